@@ -1,0 +1,67 @@
+# Every command that the README, CONTRIBUTING and CI name. `make` alone lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+# Override to choose an interpreter: make install PYTHON=/opt/python/bin/python3.12
+PYTHON ?=
+
+.PHONY: help install bench test test-core lint format coverage wheel perf clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Create .venv with swingshift and its tools, when something it depends on has changed
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		python=$$(PYTHON='$(PYTHON)' .ci/find_python $(PYTHON_CANDIDATES)); \
+		echo "swingshift: creating $(VENV) with $$($$python --version)"; \
+		$$python -m venv --clear $(VENV); \
+	fi
+	@echo "swingshift: installing into $(VENV) (a minute or so the first time)"
+	@$(PIP) install -qq --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+	@echo "swingshift: ready; the command is $(BIN)/swingshift"
+
+bench: install ## Run the published experiment; the report is written to report/
+	@$(BIN)/swingshift bench published --out report
+
+test: lint coverage wheel ## Everything: linters and types, tests with coverage, the installed wheel
+
+coverage: install ## Run all tests and hold the branch coverage of each part to its floor
+	@$(BIN)/python -m pytest --cov --cov-report=
+	@mkdir -p build
+	@$(BIN)/coverage json -q -o build/coverage.json
+	@$(BIN)/python .ci/check_coverage.py build/coverage.json
+
+test-core: install ## The light tests only, without coverage
+	@$(BIN)/python -m pytest -m 'not slow'
+
+lint: install ## Style, format, types and the arrows between the parts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: install ## Rewrite the sources in the project's format
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+wheel: install ## Build the wheel through the sdist, install it bare, import every module
+	@$(BIN)/python .ci/check_wheel.py
+
+perf: install ## Measure the speed of the simulator, the balancer, the guard and the import
+	@$(BIN)/python -m swingshift.benchmarks.perf
+
+clean: ## Remove everything that these commands create
+	@rm -rf $(VENV) build dist report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	@find sdk executors policies contrib benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

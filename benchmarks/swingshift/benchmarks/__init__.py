@@ -1,0 +1,1 @@
+"""Scenarios, baselines and the suite that says what a policy is worth."""

@@ -1,0 +1,1 @@
+"""Contributions that go beyond the built-in parts, a folder each."""

@@ -1,0 +1,1 @@
+"""The control plane and the adapters that carry its decisions out."""

@@ -1,0 +1,1 @@
+"""The command line, configuration files and run directories."""

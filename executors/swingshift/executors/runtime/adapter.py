@@ -1,0 +1,39 @@
+"""What an entry point of the group ``swingshift.executors`` names: how configuration becomes an
+executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from swingshift.executors.rl.task import Task
+from swingshift.sdk.config import RunConfig
+from swingshift.sdk.executor import Executor
+
+
+class ExecutorAdapter(Protocol):
+    """One way to run. Stateless; made once per process by calling the entry point.
+
+    Attributes:
+        options_type: attrs class of the adapter's own keys below ``executor:``.
+    """
+
+    options_type: type
+
+    def build(self, config: RunConfig, options: object) -> tuple[Executor, Task]:
+        """Make the executor and the task of one run.
+
+        Args:
+            config: The whole configuration.
+            options: An instance of ``options_type``.
+
+        Raises:
+            ConfigError: The options do not fit the configuration.
+        """
+        ...
+
+    def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop]:
+        """Return what makes the event loop that a run of this adapter lives on."""
+        ...

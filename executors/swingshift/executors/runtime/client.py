@@ -1,0 +1,163 @@
+"""One response, whatever happens to the replicas: route, generate, and on an abort resume
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from swingshift.executors.rl.task import EpisodeRequest
+from swingshift.executors.runtime.deadlines import Deadlines
+from swingshift.executors.runtime.load_balancer import Lease, LoadBalancer
+from swingshift.executors.runtime.recorder import Recorder
+from swingshift.sdk.errors import SwingshiftError
+from swingshift.sdk.events import RequestReturned, RequestRouted
+from swingshift.sdk.executor import (
+    Episode,
+    Executor,
+    ExecutorError,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    ReplicaLostError,
+    VersionSpan,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class RequestFailedError(SwingshiftError):
+    """A request failed more often than its retries allow."""
+
+
+class _Response:
+    """What a response has so far, over all its attempts."""
+
+    __slots__ = ("attempts", "failures", "handle", "spans", "tokens")
+
+    def __init__(self) -> None:
+        self.handle: str | None = None
+        self.tokens = 0
+        self.spans: list[VersionSpan] = []
+        self.attempts = 0
+        self.failures = 0
+
+    def extend(self, generation: Generation) -> None:
+        self.handle = generation.handle
+        self.tokens += generation.new_tokens
+        for span in generation.spans:
+            if self.spans and self.spans[-1].version == span.version:
+                self.spans[-1] = VersionSpan(span.version, self.spans[-1].tokens + span.tokens)
+            else:
+                self.spans.append(span)
+
+    def restart(self) -> None:
+        """Forget what died with its replica; tokens start again from the prompt."""
+        self.handle, self.tokens, self.spans = None, 0, []
+
+
+class GenerationClient:
+    """The `Turn` that episodes call."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        balancer: LoadBalancer,
+        recorder: Recorder,
+        deadlines: Deadlines,
+        *,
+        max_response_tokens: int,
+        request_deadline_s: float,
+        request_retries: int,
+    ) -> None:
+        """Bind the parts.
+
+        Args:
+            executor: Generates.
+            balancer: Routes.
+            recorder: Hears of every attempt.
+            deadlines: Rule for an attempt that does not end.
+            max_response_tokens: Token budget of a response, cumulative over its attempts.
+            request_deadline_s: Seconds for one attempt on a replica; waiting for a replica does
+                not count.
+            request_retries: Failed attempts that are repeated before the request fails.
+        """
+        self._executor = executor
+        self._balancer = balancer
+        self._recorder = recorder
+        self._deadlines = deadlines
+        self._budget = max_response_tokens
+        self._deadline_s = request_deadline_s
+        self._retries = request_retries
+
+    async def __call__(self, request: EpisodeRequest) -> Episode:
+        """Return one finished turn.
+
+        Raises:
+            RequestFailedError: It failed more than ``request_retries`` times.
+        """
+        response = _Response()
+        try:
+            while True:
+                generation = await self._attempt(request, response)
+                if generation is not None and self._is_finished(generation, response):
+                    return Episode(
+                        handle=generation.handle,
+                        tokens=response.tokens,
+                        spans=tuple(response.spans),
+                        attempts=response.attempts,
+                    )
+        finally:
+            self._balancer.forget(request.request_id)
+
+    def _is_finished(self, generation: Generation, response: _Response) -> bool:
+        response.extend(generation)
+        return generation.finish_reason is not FinishReason.ABORT or response.tokens >= self._budget
+
+    async def _attempt(self, request: EpisodeRequest, response: _Response) -> Generation | None:
+        key = request.request_id
+        lease = self._balancer.try_acquire(key, key) or await self._balancer.acquire(key, key)
+        response.attempts += 1
+        self._recorder.emit(
+            RequestRouted(key, lease.replica, lease.epoch, response.attempts, response.tokens)
+        )
+        reason, tokens = "cancelled", 0
+        try:
+            generation = await self._generate(lease, request, response)
+            reason, tokens = generation.finish_reason.value, generation.new_tokens
+            return generation
+        except TimeoutError:
+            reason = "deadline"
+            failure: SwingshiftError = self._deadlines.expired(f"request {key}", self._deadline_s)
+        except ExecutorError as error:
+            reason = "lost" if isinstance(error, ReplicaLostError) else "failed"
+            failure = error
+        finally:
+            self._balancer.release(lease)
+            self._recorder.emit(RequestReturned(key, lease.replica, lease.epoch, reason, tokens))
+        self._count_failure(key, response, failure)
+        return None
+
+    async def _generate(
+        self, lease: Lease, request: EpisodeRequest, response: _Response
+    ) -> Generation:
+        attempt = GenerationRequest(
+            request.request_id,
+            request.prompt,
+            request.response_index,
+            self._budget - response.tokens,
+            response.tokens,
+            response.handle,
+        )
+        async with asyncio.timeout(self._deadline_s):
+            return await self._executor.generate(lease.replica, attempt)
+
+    def _count_failure(self, key: str, response: _Response, failure: SwingshiftError) -> None:
+        response.failures += 1
+        response.restart()
+        if response.failures > self._retries:
+            raise RequestFailedError(
+                f"request {key} failed {response.failures} times; last: {failure}"
+            ) from failure
+        _log.warning("request %s failed at attempt %d: %s", key, response.attempts, failure)

@@ -1,0 +1,287 @@
+"""A whole run: policy x executor x configuration -> report."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from swingshift.executors.rl.task import Task
+from swingshift.executors.runtime.changes import Changes
+from swingshift.executors.runtime.client import GenerationClient
+from swingshift.executors.runtime.controller import DynamicResourceController, MemoryWithheldError
+from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
+from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.load_balancer import LoadBalancer
+from swingshift.executors.runtime.measurement import Measurement
+from swingshift.executors.runtime.message_queue import MessageQueue
+from swingshift.executors.runtime.observation import CycleObservations
+from swingshift.executors.runtime.rates import RolloutRates
+from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.rollouter import Rollouter
+from swingshift.executors.runtime.trainer import RunFailedError, Trainer
+from swingshift.sdk.config import RunConfig
+from swingshift.sdk.decision import Decision
+from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.events import (
+    CycleEnded,
+    Event,
+    EventSink,
+    MetricSink,
+    PolicyDecided,
+    RunEnded,
+    RunStarted,
+)
+from swingshift.sdk.executor import Executor, ExecutorError, Inventory, ReplicaKind
+from swingshift.sdk.guard import GuardedPolicy
+from swingshift.sdk.metrics import GpuState
+from swingshift.sdk.policy import DynamicSchedulePolicyBase, Rebalance
+
+_log = logging.getLogger(__name__)
+_FAILURES = (RunFailedError, MemoryWithheldError, ExecutorError, DeadlineExpiredError)
+
+
+class RunOutcome(enum.StrEnum):
+    """How a run ended. Running out of data is the good end."""
+
+    EXHAUSTED = "exhausted"
+    FAILED = "failed"
+
+
+@attrs.frozen(kw_only=True)
+class RunReport:
+    """What a run came to.
+
+    Attributes:
+        outcome: How it ended.
+        reason: In words, for a failure; empty otherwise.
+        wall_clock_s: Seconds from the first event to the last, on the executor's clock.
+        trained_samples: Samples trained.
+        unused_samples: Samples of the data that were never trained, given-up ones included.
+        given_up_samples: Samples that failed for good.
+        cycles: Metrics of each sync cycle, in order, by their public names.
+        gpu_seconds: The ledger: GPU-seconds by state; they sum to wall clock x GPUs.
+    """
+
+    outcome: RunOutcome
+    reason: str
+    wall_clock_s: float
+    trained_samples: int
+    unused_samples: int
+    given_up_samples: int
+    cycles: tuple[Mapping[str, float], ...]
+    gpu_seconds: Mapping[GpuState, float]
+
+
+class _Cycles:
+    """An event sink that keeps each cycle's metrics and passes them on."""
+
+    def __init__(self, metric_sinks: Sequence[MetricSink]) -> None:
+        self.metrics: list[Mapping[str, float]] = []
+        self._sinks = metric_sinks
+
+    def write(self, sequence: int, t_s: float, event: Event) -> None:
+        if isinstance(event, CycleEnded):
+            self.metrics.append(event.metrics)
+            for sink in self._sinks:
+                sink.log(event.version, event.metrics)
+
+
+class TrainingRun:
+    """One run of a policy on an executor.
+
+    Make one, then ``await run()`` once, on a loop the executor's adapter provides.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        executor: Executor,
+        task: Task,
+        policy: DynamicSchedulePolicyBase | None,
+        *,
+        name: str = "run",
+        strict_policy: bool = False,
+        event_sinks: Sequence[EventSink] = (),
+        metric_sinks: Sequence[MetricSink] = (),
+    ) -> None:
+        """Bind the parts; nothing happens yet.
+
+        Args:
+            config: Sizes, deadlines and switches.
+            executor: Acts.
+            task: Prompts, episodes, scores.
+            policy: Decides; None where dynamic scheduling is off.
+            name: Names the run in its log.
+            strict_policy: A fault in the policy ends the run instead of being logged.
+            event_sinks: Get every event.
+            metric_sinks: Get the metrics of every cycle.
+
+        Raises:
+            ConfigError: The configuration needs what the executor cannot do, or a policy is
+            missing or
+                too many.
+        """
+        is_dynamic = config.async_training.use_dynamic_resource_scheduling
+        if is_dynamic != (policy is not None):
+            raise ConfigError(
+                f"async_training.use_dynamic_resource_scheduling is {is_dynamic} and the policy is "
+                f"{type(policy).__name__}; a policy goes with true, None with false"
+            )
+        if is_dynamic and not executor.capabilities.lend:
+            raise ConfigError(
+                "async_training.use_dynamic_resource_scheduling needs the capability 'lend', which "
+                f"executor {config.executor.name!r} does not have; switch it off or choose another"
+            )
+        self._config = config
+        self._executor = executor
+        self._task = task
+        self._policy = policy
+        self._name = name
+        self._strict_policy = strict_policy
+        self._event_sinks = tuple(event_sinks)
+        self._metric_sinks = tuple(metric_sinks)
+
+    async def run(self) -> RunReport:
+        """Train until the data is exhausted or the run fails, and release the executor.
+
+        Raises:
+            UnexpectedDeadlineError: On modelled time a deadline expired where no fault was
+            injected. PolicyError: The policy failed and ``strict_policy`` is set.
+        """
+        try:
+            inventory = await self._executor.start()
+            return await self._drive(inventory)
+        finally:
+            await self._executor.stop()
+
+    async def _drive(self, inventory: Inventory) -> RunReport:
+        config, executor = self._config, self._executor
+        rates, measurement, cycles = RolloutRates(), Measurement(), _Cycles(self._metric_sinks)
+        recorder = Recorder((rates, measurement, cycles, *self._event_sinks))
+        recorder.emit(self._started(inventory))
+        deadlines = Deadlines(expiry_is_fault=executor.capabilities.virtual_time)
+        changes, balancer = Changes(), LoadBalancer()
+        fleet = Fleet(inventory, balancer, recorder, changes)
+        queue = MessageQueue(config.max_required_samples, changes)
+        client = GenerationClient(
+            executor,
+            balancer,
+            recorder,
+            deadlines,
+            max_response_tokens=config.data.max_response_length,
+            request_deadline_s=config.runtime.request_deadline_s,
+            request_retries=config.runtime.request_retries,
+        )
+        rollouter = Rollouter(
+            self._task,
+            client,
+            queue,
+            recorder,
+            changes,
+            responses_per_prompt=config.actor_rollout_ref.rollout.n,
+            concurrent_samples_per_replica=config.async_training.concurrent_samples_per_replica,
+            max_required_samples=config.max_required_samples,
+            total_samples=self._total_samples,
+        )
+        fleet.on_serving = rollouter.set_servers
+        observations = CycleObservations(
+            config, executor, queue, rollouter, fleet, rates, measurement, recorder, changes
+        )
+        controller = DynamicResourceController(
+            executor,
+            fleet,
+            balancer,
+            self._guarded(recorder),
+            observations,
+            recorder,
+            deadlines,
+            config=config.runtime,
+            enable_rebalance=config.async_training.dynamic_schedule_enable_rebalance,
+            partial_rollout=config.async_training.partial_rollout,
+        )
+        trainer = Trainer(
+            executor, controller, rollouter, queue, fleet, observations, recorder, deadlines, config
+        )
+        outcome, reason = RunOutcome.EXHAUSTED, ""
+        try:
+            await trainer.run()
+        except _FAILURES as error:
+            outcome, reason = RunOutcome.FAILED, str(error)
+            _log.error("run %s failed: %s", self._name, error)
+        finally:
+            await rollouter.stop()
+        trained, given_up = trainer.trained_samples, rollouter.given_up
+        recorder.emit(
+            RunEnded(outcome.value, reason, trained, self._total_samples - trained, given_up)
+        )
+        return self._report(measurement, cycles, outcome, reason, trained, given_up)
+
+    @property
+    def _total_samples(self) -> int:
+        return min(self._config.rollout.total_rollout_steps, len(self._task))
+
+    def _guarded(self, recorder: Recorder) -> GuardedPolicy | None:
+        if self._policy is None:
+            return None
+
+        def tell(decision: Decision) -> None:
+            recorder.emit(_decided(decision))
+
+        return GuardedPolicy(self._policy, strict=self._strict_policy, on_decision=tell)
+
+    def _started(self, inventory: Inventory) -> RunStarted:
+        config = self._config
+        standalone = inventory.of_kind(ReplicaKind.STANDALONE)
+        return RunStarted(
+            self._name,
+            "none" if self._policy is None else type(self._policy).__name__,
+            tuple(gpu.id for gpu in inventory.trainer_gpus),
+            tuple(gpu for replica in standalone for gpu in replica.gpus),
+            {replica.id: replica.gpus for replica in inventory.replicas},
+            {replica.id: replica.kind.value for replica in inventory.replicas},
+            {gpu.id: gpu.train_required_bytes for gpu in inventory.trainer_gpus},
+            config.required_samples,
+            config.async_training.trigger_parameter_sync_step,
+            config.max_required_samples,
+            config.async_training.concurrent_samples_per_replica,
+            config.actor_rollout_ref.rollout.n,
+            self._total_samples,
+        )
+
+    def _report(
+        self,
+        measurement: Measurement,
+        cycles: _Cycles,
+        outcome: RunOutcome,
+        reason: str,
+        trained: int,
+        given_up: int,
+    ) -> RunReport:
+        return RunReport(
+            outcome=outcome,
+            reason=reason,
+            wall_clock_s=measurement.elapsed_s,
+            trained_samples=trained,
+            unused_samples=self._total_samples - trained,
+            given_up_samples=given_up,
+            cycles=tuple(cycles.metrics),
+            gpu_seconds=measurement.gpu_seconds(),
+        )
+
+
+def _decided(decision: Decision) -> PolicyDecided:
+    def plain(answer: bool | int | Rebalance | None) -> bool | int | str | None:
+        return answer.scope.value if isinstance(answer, Rebalance) else answer
+
+    return PolicyDecided(
+        decision.question,
+        decision.global_steps,
+        plain(decision.answer),
+        plain(decision.effective),
+        decision.forced,
+        decision.reason,
+        attrs.asdict(decision.context),
+    )

@@ -1,0 +1,200 @@
+"""The fit loop: collect, fit, sync, ask the policy. One task, strictly in order, so that training,
+weight sync and switches never overlap on the trainer's GPUs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import attrs
+
+from swingshift.executors.runtime.controller import DynamicResourceController
+from swingshift.executors.runtime.deadlines import Deadlines
+from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.message_queue import MessageQueue, WaitOutcome
+from swingshift.executors.runtime.observation import CycleObservations
+from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.rollouter import Rollouter
+from swingshift.sdk.config import RunConfig
+from swingshift.sdk.errors import SwingshiftError
+from swingshift.sdk.events import BatchCollected, BatchTrained, FitStepEnded
+from swingshift.sdk.executor import Executor, FitBatch, Sample
+
+_MID_CYCLE_LENDS = 3
+
+
+class RunFailedError(SwingshiftError):
+    """The run cannot go on; the message says why."""
+
+
+@attrs.define
+class _Collection:
+    samples: tuple[Sample, ...]
+    wait_s: float
+
+
+class Trainer:
+    """Drives cycles until the data is exhausted."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        controller: DynamicResourceController,
+        rollouter: Rollouter,
+        queue: MessageQueue,
+        fleet: Fleet,
+        observations: CycleObservations,
+        recorder: Recorder,
+        deadlines: Deadlines,
+        config: RunConfig,
+    ) -> None:
+        """Bind the parts of one run."""
+        self._executor = executor
+        self._controller = controller
+        self._rollouter = rollouter
+        self._queue = queue
+        self._fleet = fleet
+        self._observations = observations
+        self._recorder = recorder
+        self._deadlines = deadlines
+        self._config = config
+        self._version = 0
+        self._global_step = 0
+        self._trained = 0
+
+    @property
+    def trained_samples(self) -> int:
+        """Samples trained so far."""
+        return self._trained
+
+    async def run(self) -> None:
+        """Train until there is no full batch left.
+
+        Raises:
+            RunFailedError: Production failed, a wait met its deadline or no replica is left.
+            MemoryWithheldError: GPU memory did not come back to training.
+        """
+        await self._sync(0)
+        self._controller.end_cycle(0)
+        while await self._cycle():
+            pass
+
+    async def _cycle(self) -> bool:
+        steps = self._config.async_training.trigger_parameter_sync_step
+        for micro_step in range(steps):
+            if not await self._micro_step(is_last=micro_step == steps - 1):
+                return False
+        self._observations.cycle_ended(self._version)
+        self._controller.end_cycle(self._version)
+        return True
+
+    async def _micro_step(self, *, is_last: bool) -> bool:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        lent = await self._controller.before_fit_step(self._version)
+        allocated_since_s = loop.time()
+        collection = await self._collect()
+        if collection is None:
+            return False
+        timing_s = await self._fit(collection.samples)
+        timing_s["gen"] = collection.wait_s
+        timing_s["wait_for_enough_samples"] = lent.wait_s
+        if is_last:
+            timing_s["param_sync"] = await self._sync(self._version + 1)
+        ended_s = loop.time()
+        timing_s["step"] = ended_s - begun_s
+        self._recorder.emit(
+            FitStepEnded(self._global_step, timing_s, ended_s - allocated_since_s, len(self._queue))
+        )
+        return True
+
+    async def _collect(self) -> _Collection | None:
+        """Return the next batch, or None when the data is exhausted below one."""
+        required = self._config.required_samples
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        waited_samples = max(0, required - len(self._queue))
+        outcome = await self._wait_for(required)
+        if outcome is WaitOutcome.EXHAUSTED:
+            return None
+        if outcome is WaitOutcome.FAILED:
+            raise RunFailedError(f"rollout failed: {self._queue.failure}") from self._queue.error
+        if outcome is WaitOutcome.DEADLINE:
+            wait_s = self._config.runtime.wait_deadline_s
+            raise RunFailedError(f"{required} samples did not come within {wait_s:g} s")
+        samples = self._queue.take(required)
+        wait_s = loop.time() - begun_s
+        self._recorder.emit(
+            BatchCollected(
+                self._global_step, tuple(s.sample_id for s in samples), wait_s, waited_samples
+            )
+        )
+        self._observations.collected(wait_s, waited_samples)
+        return _Collection(samples, wait_s)
+
+    async def _wait_for(self, required: int) -> WaitOutcome:
+        for _ in range(_MID_CYCLE_LENDS):
+            self._rollouter.grow_budget_for(required)
+            if len(self._queue) >= required or self._queue.ended or self._fleet.serving():
+                break
+            await self._lend_mid_cycle(required)
+        deadline_s = self._config.runtime.wait_deadline_s
+        while True:
+            outcome = await self._queue.wait_for(required, deadline_s)
+            if outcome is WaitOutcome.DEADLINE:
+                self._deadlines.expired("collecting samples", deadline_s)
+            return outcome
+
+    async def _lend_mid_cycle(self, required: int) -> None:
+        """Keep a run alive that has no serving replica left and too few samples to go on."""
+        if not self._controller.can_lend or not await self._controller.activate(self._version):
+            raise RunFailedError("no replica serves and none can be lent")
+        enough = min(required, self._rollouter.attainable)
+        await self._queue.wait_for(enough, self._config.runtime.wait_deadline_s)
+        await self._controller.deactivate()
+
+    async def _fit(self, samples: tuple[Sample, ...]) -> dict[str, float]:
+        batch = FitBatch(batch_id=self._global_step, samples=samples)
+        with self._fleet.training():
+            async with self._deadlines.step("fit step", self._config.runtime.fit_deadline_s):
+                result = await self._executor.fit_step(batch)
+        self._trained += len(samples)
+        self._global_step += 1
+        self._recorder.emit(self._trained_event(batch, result.timing_s, result.metrics))
+        self._observations.fitted(sum(result.timing_s.values()))
+        await self._executor.discard([e.handle for sample in samples for e in sample.episodes])
+        return dict(result.timing_s)
+
+    async def _sync(self, version: int) -> float:
+        if version > 0:
+            self._observations.last_fit_step_done()
+        if not self._config.async_training.partial_rollout:
+            async with self._deadlines.step(
+                "drain before weight sync", self._config.runtime.request_deadline_s
+            ):
+                await self._rollouter.drain()
+        synced_s = await self._controller.at_weight_sync(version)
+        self._version = version
+        self._observations.synced(synced_s)
+        self._rollouter.reset_staleness(version)
+        self._rollouter.resume_submission()
+        return synced_s
+
+    def _trained_event(
+        self, batch: FitBatch, timing_s: Mapping[str, float], metrics: Mapping[str, float]
+    ) -> BatchTrained:
+        samples = batch.samples
+        episodes = [episode for sample in samples for episode in sample.episodes]
+        return BatchTrained(
+            batch.batch_id,
+            self._version,
+            dict(timing_s),
+            dict(metrics),
+            sum(sample.first_version < self._version for sample in samples),
+            sum(episode.spans[0].version < self._version for episode in episodes),
+            sum(len(episode.spans) > 1 for episode in episodes),
+            max(episode.spans[-1].version - episode.spans[0].version for episode in episodes),
+            len(episodes),
+            sum(s.generated_tokens + s.prompt.tokens * len(s.episodes) for s in samples),
+        )

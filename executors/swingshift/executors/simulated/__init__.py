@@ -1,0 +1,1 @@
+"""The simulated adapter: cost models on a virtual clock."""

@@ -1,0 +1,123 @@
+"""What fits into GPU memory: KV capacity of a replica and the state of a trainer."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from swingshift.executors.simulated.costs._checks import number, require_whole
+from swingshift.executors.simulated.costs.hardware import GpuSpec
+from swingshift.executors.simulated.costs.model import ModelSpec
+from swingshift.executors.simulated.costs.topology import TrainerTopology
+from swingshift.sdk.errors import ConfigError
+
+
+@attrs.frozen(kw_only=True)
+class MemoryParameters:
+    """Sizes that follow from neither the model nor the GPU.
+
+    Args:
+        activation_reserve_bytes: Bytes per GPU that an engine keeps from the KV cache inside its
+            memory share:
+            activations, captured graphs, communication buffers. Assumed.
+        gradient_bytes_per_param: Gradients accumulated in fp32.
+        optimizer_bytes_per_param: An fp32 master weight and Adam's two fp32 moments.
+    """
+
+    activation_reserve_bytes: float = attrs.field(default=2e9, validator=number(at_least=0))
+    gradient_bytes_per_param: float = attrs.field(default=4.0, validator=number(at_least=0))
+    optimizer_bytes_per_param: float = attrs.field(default=12.0, validator=number(at_least=0))
+
+
+@attrs.frozen(kw_only=True)
+class TrainingState:
+    """Bytes of training state on each GPU of a trainer."""
+
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+
+    @property
+    def optimizer_and_gradient_bytes(self) -> float:
+        """What offloading optimizer and gradients moves off each GPU."""
+        return self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def total_bytes(self) -> float:
+        """All training state on each GPU, without activations."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+_DEFAULTS = MemoryParameters()
+
+
+def kv_capacity_tokens(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    tensor_parallel: int,
+    memory_share: float,
+    parameters: MemoryParameters = _DEFAULTS,
+) -> int:
+    """Return how many tokens the KV cache of one replica holds.
+
+    Every GPU of the replica keeps its slice of the weights, the reserve and its KV heads within the
+    share; heads are copied where there are more GPUs than heads.
+
+    Args:
+        model: What the replica serves.
+        gpu: What it runs on.
+        tensor_parallel: GPUs of the replica.
+        memory_share: Share of each GPU's memory that the engine may use, above 0 and at most 1.
+        parameters: The activation reserve.
+
+    Raises:
+        ConfigError: The share is out of range, or leaves no room for the cache; names the least
+            that does.
+    """
+    require_whole("tensor_parallel", tensor_parallel, at_least=1)
+    if not 0.0 < memory_share <= 1.0:
+        raise ConfigError(f"memory share {memory_share} must be above 0 and at most 1")
+    token_bytes = model.kv_bytes_per_token_and_gpu(tensor_parallel)
+    needed = model.weight_bytes / tensor_parallel + parameters.activation_reserve_bytes
+    tokens = (memory_share * gpu.memory_bytes - needed) / token_bytes
+    if tokens < 1.0:
+        raise ConfigError(_no_room(model, gpu, tensor_parallel, memory_share, needed + token_bytes))
+    return math.floor(tokens)
+
+
+def training_state(
+    model: ModelSpec, topology: TrainerTopology, parameters: MemoryParameters = _DEFAULTS
+) -> TrainingState:
+    """Return the bytes of weights, gradients and optimizer state on each trainer GPU.
+
+    Weights and gradients are split by model parallelism; the distributed optimizer splits its state
+    over all GPUs.
+
+    Source: S. Rajbhandari et al., "ZeRO", 2020, stage 1; the byte counts are those of mixed
+    precision with Adam.
+    """
+    params = (
+        model.dense_params / topology.dense_shards + model.expert_params / topology.expert_shards
+    )
+    return TrainingState(
+        weight_bytes=params * model.bytes_per_param,
+        gradient_bytes=params * parameters.gradient_bytes_per_param,
+        optimizer_bytes=model.total_params * parameters.optimizer_bytes_per_param / topology.gpus,
+    )
+
+
+def _no_room(
+    model: ModelSpec, gpu: GpuSpec, tensor_parallel: int, memory_share: float, needed_bytes: float
+) -> str:
+    least = math.ceil(1000 * needed_bytes / gpu.memory_bytes) / 1000
+    advice = (
+        f"a share of at least {least:g} would do"
+        if least <= 1.0
+        else "no share is enough: spread the replica over more GPUs"
+    )
+    return (
+        f"memory share {memory_share:g} of {tensor_parallel} x {gpu.name} leaves no room for a KV "
+        f"cache beside {model.name}, which needs {needed_bytes / 1e9:.1f} GB on each GPU; {advice}"
+    )

@@ -1,0 +1,339 @@
+"""One simulated inference engine: continuous batching on a virtual clock, event by event instead
+of step by step.
+
+All running requests gain one token per decode step, so a replica needs one number for the progress
+of all of them: the decode steps it has done. A request that joins at step s and wants n tokens
+ends at step s + n. Between two events (arrival, finish, abort, pause) the batch is constant and
+the step time grows linearly with the context, so the time to the next finish is a closed form.
+Prefill stops decoding for its duration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from swingshift.executors.simulated.costs.decode import DecodeModel, seconds_for, steps_in
+from swingshift.sdk.executor import (
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    Progress,
+    ReplicaLostError,
+    VersionSpan,
+)
+
+# Steps are floats; a request is done when it is this close to its last token.
+_STEP_TOLERANCE = 1e-6
+
+
+class _Running:
+    """A request the engine holds, waiting or decoding."""
+
+    __slots__ = (
+        "context",
+        "done",
+        "end_step",
+        "future",
+        "request",
+        "spans",
+        "start_step",
+        "wanted",
+    )
+
+    def __init__(
+        self, request: GenerationRequest, wanted: int, future: asyncio.Future[Generation]
+    ) -> None:
+        self.request = request
+        self.wanted = wanted
+        self.future = future
+        # tokens of this attempt generated before the latest admission (preemption takes the slot
+        # away)
+        self.done = 0
+        self.spans: list[VersionSpan] = []
+        self.start_step = 0.0
+        self.end_step = 0.0
+        self.context = 0
+
+
+class SimulatedEngine:
+    """The requests of one replica and their progress."""
+
+    def __init__(
+        self,
+        replica: str,
+        decode: DecodeModel,
+        *,
+        kv_capacity_tokens: int,
+        max_running: int,
+        response_tokens: Callable[[GenerationRequest], int],
+    ) -> None:
+        """Make an engine that is paused and empty.
+
+        Args:
+            replica: Its name, for errors.
+            decode: What steps and prefills cost.
+            kv_capacity_tokens: Context that fits; beyond it requests wait, and the newest is
+                preempted.
+            max_running: Requests decoded at once.
+            response_tokens: Length at which a response ends by itself.
+        """
+        self._replica = replica
+        self._decode = decode
+        self._kv_capacity = kv_capacity_tokens
+        self._max_running = max_running
+        self._response_tokens = response_tokens
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[str, _Running] = {}
+        self._waiting: deque[_Running] = deque()
+        # (last step, order of admission, request); entries of requests that left early stay until
+        # they surface
+        self._finishes: list[tuple[float, int, _Running]] = []
+        self._admissions = 0
+        self._step = 0.0
+        self._context = 0.0
+        self._prefill_s = 0.0
+        self._updated_s = self._loop.time()
+        self._paused = True
+        self._draining: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_dirty = False
+        self._version = -1
+        # (version, step at which it began), oldest first: what spans are cut from
+        self._versions: list[tuple[int, float]] = []
+        self.prefilled_again_tokens = 0
+
+    @property
+    def progress(self) -> Progress:
+        """Requests decoding and waiting, and the context they hold."""
+        self._advance()
+        return Progress(len(self._running), len(self._waiting), int(self._context))
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Hold a request until it ends; cancelling drops it."""
+        length = self._response_tokens(request) - request.generated_tokens
+        wanted = max(1, min(length, request.max_new_tokens))
+        entry = _Running(request, wanted, self._loop.create_future())
+        self._waiting.append(entry)
+        self._mark_dirty()
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            self._advance()
+            self._drop(entry)
+            raise
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Return the named requests with what they have."""
+        self._advance()
+        for request_id in request_ids:
+            entry = self._running.get(request_id)
+            if entry is not None:
+                self._leave(entry)
+                self._finish(entry, FinishReason.ABORT)
+        wanted = set(request_ids)
+        queued = [entry for entry in self._waiting if entry.request.request_id in wanted]
+        for entry in queued:
+            self._waiting.remove(entry)
+            self._finish(entry, FinishReason.ABORT)
+        self._mark_dirty()
+
+    def abort_all(self) -> None:
+        """Return every request with what it has."""
+        self.abort([*self._running, *(entry.request.request_id for entry in self._waiting)])
+
+    def lose(self) -> None:
+        """Fail every request: the engine is gone."""
+        for entry in (*self._running.values(), *self._waiting):
+            if not entry.future.done():
+                error = ReplicaLostError(f"replica {self._replica} is gone")
+                entry.future.set_exception(error)
+        self._running.clear()
+        self._waiting.clear()
+        self._finishes.clear()
+        self._context = self._prefill_s = 0.0
+        self._paused = True
+        self._mark_dirty()
+
+    def pause(self) -> None:
+        """Stop decoding; requests keep their place."""
+        self._advance()
+        self._paused = True
+        self._mark_dirty()
+
+    async def drain(self) -> None:
+        """Admit nothing and return when the running requests have ended."""
+        if self._running and not self._paused:
+            if self._draining is None:
+                self._draining = self._loop.create_future()
+            await asyncio.shield(self._draining)
+        self.pause()
+
+    def resume(self) -> None:
+        """Decode again."""
+        self._advance()
+        self._paused = False
+        self._draining = None
+        self._mark_dirty()
+
+    def set_version(self, version: int) -> None:
+        """Take new weights: what is in the KV cache is computed again under them."""
+        self._advance()
+        oldest = min((entry.start_step for entry in self._running.values()), default=self._step)
+        kept = [mark for mark in self._versions if mark[1] > oldest]
+        before = [mark for mark in self._versions if mark[1] <= oldest]
+        self._versions = [*before[-1:], *kept, (version, self._step)]
+        if version != self._version:
+            self._version = version
+            for entry in self._running.values():
+                tokens = entry.context + int(self._step - entry.start_step)
+                self._prefill_s += self._decode.prefill_s(tokens)
+                self.prefilled_again_tokens += tokens
+        self._mark_dirty()
+
+    def _advance(self) -> None:
+        """Bring progress up to now."""
+        now_s = self._loop.time()
+        elapsed_s = now_s - self._updated_s
+        self._updated_s = now_s
+        batch = len(self._running)
+        if elapsed_s <= 0.0 or self._paused or not batch:
+            return
+        if self._prefill_s >= elapsed_s:
+            self._prefill_s -= elapsed_s
+            return
+        elapsed_s -= self._prefill_s
+        self._prefill_s = 0.0
+        steps = steps_in(self._decode.step(batch, self._context), elapsed_s)
+        self._step += steps
+        self._context += steps * batch
+
+    def _mark_dirty(self) -> None:
+        # several changes of one moment, such as the responses of one sample, cost one rescheduling
+        if not self._is_dirty:
+            self._is_dirty = True
+            self._loop.call_soon(self._reschedule)
+
+    def _reschedule(self) -> None:
+        self._is_dirty = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._paused:
+            return
+        self._advance()
+        self._finish_due()
+        if self._draining is None:
+            self._admit()
+        elif not self._running and not self._draining.done():
+            self._draining.set_result(None)
+        batch = len(self._running)
+        if batch:
+            steps = self._steps_to_next_event(batch)
+            cost = self._decode.step(batch, self._context)
+            delay_s = self._prefill_s + seconds_for(cost, steps)
+            self._timer = self._loop.call_later(delay_s, self._reschedule)
+
+    def _steps_to_next_event(self, batch: int) -> float:
+        finishes = self._finishes
+        # every running request has an entry, so one that is still live is found
+        while finishes[0][2].end_step < 0.0:
+            heapq.heappop(finishes)
+        to_finish = finishes[0][0] - self._step
+        to_overflow = (self._kv_capacity - self._context) / batch
+        if to_overflow < to_finish and batch > 1:
+            to_finish = to_overflow
+        return to_finish if to_finish > 0.0 else 0.0
+
+    def _finish_due(self) -> None:
+        due = self._step + _STEP_TOLERANCE
+        finishes = self._finishes
+        while finishes and finishes[0][0] <= due:
+            entry = heapq.heappop(finishes)[2]
+            if entry.end_step >= 0.0:
+                self._leave(entry)
+                budget = entry.request.max_new_tokens
+                length = FinishReason.LENGTH if entry.wanted == budget else FinishReason.STOP
+                self._finish(entry, length)
+        while self._context > self._kv_capacity + 1.0 and len(self._running) > 1:
+            self._preempt()
+
+    def _admit(self) -> None:
+        waiting, running = self._waiting, self._running
+        while waiting and len(running) < self._max_running:
+            entry = waiting[0]
+            request = entry.request
+            context = request.prompt.tokens + request.generated_tokens + entry.done
+            # one request always fits: it alone could not be helped by waiting
+            if running and self._context + context > self._kv_capacity:
+                break
+            waiting.popleft()
+            entry.context = context
+            entry.start_step = self._step
+            entry.end_step = self._step + (entry.wanted - entry.done)
+            running[request.request_id] = entry
+            self._context += context
+            self._prefill_s += self._decode.prefill_s(context)
+            self.prefilled_again_tokens += context - request.prompt.tokens
+            self._admissions += 1
+            heapq.heappush(self._finishes, (entry.end_step, self._admissions, entry))
+
+    def _leave(self, entry: _Running) -> None:
+        """Take a request out of the batch and book the tokens it gained there."""
+        del self._running[entry.request.request_id]
+        gained = min(
+            int(self._step - entry.start_step + _STEP_TOLERANCE), entry.wanted - entry.done
+        )
+        self._context -= entry.context + (self._step - entry.start_step)
+        if not self._running:
+            self._context = 0.0
+        if gained > 0:
+            self._add_spans(entry, gained)
+            entry.done += gained
+        # marks the entry in the heap of finishes as gone
+        entry.end_step = -1.0
+
+    def _add_spans(self, entry: _Running, gained: int) -> None:
+        marks = self._versions
+        if len(marks) == 1 or marks[-1][1] <= entry.start_step:
+            _append_span(entry.spans, marks[-1][0], gained)
+            return
+        begins = [int(max(0.0, step - entry.start_step)) for _, step in marks]
+        ends = [*begins[1:], gained]
+        for (version, _), begin, end in zip(marks, begins, ends, strict=True):
+            tokens = min(end, gained) - min(begin, gained)
+            if tokens > 0:
+                _append_span(entry.spans, version, tokens)
+
+    def _preempt(self) -> None:
+        """Take the newest request out of the batch; it waits first in line and is prefilled
+        again.
+        """
+        entry = self._running[next(reversed(self._running))]
+        self._leave(entry)
+        if entry.done >= entry.wanted:
+            self._finish(entry, FinishReason.STOP)
+        else:
+            self._waiting.appendleft(entry)
+
+    def _drop(self, entry: _Running) -> None:
+        if self._running.get(entry.request.request_id) is entry:
+            self._leave(entry)
+        elif entry in self._waiting:
+            self._waiting.remove(entry)
+        self._mark_dirty()
+
+    def _finish(self, entry: _Running, reason: FinishReason) -> None:
+        if not entry.future.done():
+            entry.future.set_result(
+                Generation(entry.request.request_id, entry.done, reason, tuple(entry.spans))
+            )
+
+
+def _append_span(spans: list[VersionSpan], version: int, tokens: int) -> None:
+    if spans and spans[-1].version == version:
+        spans[-1] = VersionSpan(version, spans[-1].tokens + tokens)
+    else:
+        spans.append(VersionSpan(version, tokens))

@@ -1,0 +1,311 @@
+"""The executor whose verbs take modelled time on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from swingshift.executors.simulated.costs.decode import DecodeModel
+from swingshift.executors.simulated.costs.lengths import LengthSource
+from swingshift.executors.simulated.costs.memory import kv_capacity_tokens, training_state
+from swingshift.executors.simulated.costs.topology import TrainerTopology
+from swingshift.executors.simulated.costs.training import FitWork, TrainingModel
+from swingshift.executors.simulated.costs.transfer import TransferModel
+from swingshift.executors.simulated.costs.variation import VariationSource
+from swingshift.executors.simulated.engine import SimulatedEngine
+from swingshift.executors.simulated.options import SimulatedOptions
+from swingshift.sdk.config import RunConfig
+from swingshift.sdk.executor import (
+    Capabilities,
+    CapacityEvent,
+    Executor,
+    FitBatch,
+    FitResult,
+    Generation,
+    GenerationRequest,
+    Inventory,
+    MemoryPart,
+    PauseMode,
+    Progress,
+    Replica,
+    ReplicaKind,
+    SyncOutcome,
+    TrainerGpu,
+    TrainingPart,
+)
+
+_CANARY_TOKENS = 1
+
+
+class SimulatedExecutor(Executor):
+    """A cluster that exists as numbers: engines, trainer, memory and links of one scenario."""
+
+    def __init__(self, config: RunConfig, options: SimulatedOptions, lengths: LengthSource) -> None:
+        """Work out the world; nothing runs before `start`.
+
+        Args:
+            config: Topology, parallel sizes, memory shares.
+            options: The modelled hardware and model.
+            lengths: Where response lengths come from.
+
+        Raises:
+            ConfigError: The model does not fit the GPUs or the parallel sizes.
+        """
+        megatron = config.actor_rollout_ref.actor.megatron
+        topology = TrainerTopology(
+            gpus=config.hybrid_gpus,
+            tensor_parallel=megatron.tensor_model_parallel_size,
+            pipeline_parallel=megatron.pipeline_model_parallel_size,
+            expert_parallel=megatron.expert_model_parallel_size,
+        )
+        self._config = config
+        self._options = options
+        self._lengths = lengths
+        self._replica_gpus = config.replica_gpus
+        self._decode = DecodeModel(
+            model=options.model,
+            gpu=options.gpu,
+            tensor_parallel=config.replica_gpus,
+            parameters=options.decode,
+        )
+        self._training = TrainingModel(
+            model=options.model,
+            gpu=options.gpu,
+            topology=topology,
+            parameters=options.training,
+            memory=options.memory,
+        )
+        self._transfer = TransferModel(
+            model=options.model, gpu=options.gpu, parameters=options.transfer
+        )
+        self._state = training_state(options.model, topology, options.memory)
+        self._kv_capacity = {
+            kind: self._kv_capacity_tokens(kind) for kind in ReplicaKind if self._count(kind)
+        }
+        self._variation = VariationSource(options.variation, seed=config.seed)
+        self._replicas: dict[str, Replica] = {}
+        self._engines: dict[str, SimulatedEngine] = {}
+        self._awake: dict[str, set[MemoryPart]] = {}
+        self._offloaded: set[TrainingPart] = set()
+        self._fitted: dict[int, FitResult] = {}
+        self._stopped = asyncio.Event()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything there is to model."""
+        return Capabilities(pause_keep=True, lend=True, virtual_time=True)
+
+    async def start(self) -> Inventory:
+        """Make the engines; takes no time."""
+        trainer_gpus = tuple(f"trainer-{i}" for i in range(self._config.hybrid_gpus))
+        rollout_gpus = tuple(f"rollout-{i}" for i in range(self._config.standalone_gpus))
+        hybrid = trainer_gpus if self._count(ReplicaKind.HYBRID) else ()
+        replicas = (
+            *self._cut(ReplicaKind.STANDALONE, rollout_gpus),
+            *self._cut(ReplicaKind.HYBRID, hybrid),
+        )
+        for replica in replicas:
+            self._replicas[replica.id] = replica
+            self._engines[replica.id] = self._engine(replica)
+            awake = replica.kind is ReplicaKind.STANDALONE
+            self._awake[replica.id] = set(MemoryPart) if awake else set()
+            if awake:
+                self._engines[replica.id].resume()
+        required = int(self._state.total_bytes)
+        return Inventory(
+            replicas=replicas,
+            trainer_gpus=tuple(
+                TrainerGpu(id=gpu, train_required_bytes=required) for gpu in trainer_gpus
+            ),
+        )
+
+    async def stop(self) -> None:
+        """End the engines."""
+        for engine in self._engines.values():
+            engine.lose()
+        self._stopped.set()
+
+    async def events(self) -> AsyncIterator[CapacityEvent]:
+        """Report nothing: capacity does not change by itself."""
+        await self._stopped.wait()
+        return
+        yield
+
+    async def generate(self, replica: str, request: GenerationRequest) -> Generation:
+        """Hold the request in the replica's engine until it ends."""
+        return await self._engines[replica].generate(request)
+
+    async def abort(self, replica: str, request_ids: Sequence[str]) -> None:
+        """Abort in the engine, at once."""
+        self._engines[replica].abort(request_ids)
+
+    def progress(self, replica: str) -> Progress:
+        """Return the engine's counts."""
+        return self._engines[replica].progress
+
+    async def pause(self, replicas: Sequence[str], mode: PauseMode) -> None:
+        """Pause engines; aborting and keeping take no time, draining takes as long as it takes."""
+        for engine in [self._engines[name] for name in replicas]:
+            if mode is PauseMode.DRAIN:
+                await engine.drain()
+            engine.pause()
+            if mode is PauseMode.ABORT:
+                engine.abort_all()
+
+    async def resume(self, replicas: Sequence[str]) -> None:
+        """Let engines decode."""
+        for name in replicas:
+            self._engines[name].resume()
+
+    async def wake(self, replicas: Sequence[str], part: MemoryPart) -> None:
+        """Map memory again."""
+        if part is MemoryPart.WEIGHTS:
+            seconds = self._transfer.wake_weights_s(self._replica_gpus)
+        else:
+            seconds = self._transfer.wake_kv_cache_s()
+        await self._take(f"wake_{part.value}", replicas, seconds)
+        for name in replicas:
+            self._awake[name].add(part)
+
+    async def sleep(self, replicas: Sequence[str]) -> Mapping[str, int]:
+        """Drop weights and KV cache."""
+        await self._take("sleep", replicas, self._transfer.sleep_s(self._replica_gpus))
+        for name in replicas:
+            self._awake[name].clear()
+        return self._free_bytes(replicas)
+
+    async def offload_training(self, part: TrainingPart) -> None:
+        """Copy one part of the training state to host memory."""
+        if part not in self._offloaded:
+            await self._take(
+                f"offload_{part.value}", (), self._transfer.offload_s(self._bytes(part))
+            )
+            self._offloaded.add(part)
+
+    async def reload_training(self, part: TrainingPart) -> None:
+        """Copy one part of the training state back."""
+        if part in self._offloaded:
+            await self._take(
+                f"reload_{part.value}", (), self._transfer.offload_s(self._bytes(part))
+            )
+            self._offloaded.discard(part)
+
+    async def sync_weights(
+        self, version: int, replicas: Sequence[str]
+    ) -> Mapping[str, SyncOutcome]:
+        """Take the time of the slowest kind of link among the replicas."""
+        kinds = {self._replicas[name].kind for name in replicas}
+        seconds = max(
+            self._transfer.sync_standalone_s()
+            if kind is ReplicaKind.STANDALONE
+            else self._transfer.sync_hybrid_s(self._replica_gpus)
+            for kind in kinds
+        )
+        await self._take("sync_weights", (), seconds)
+        for name in replicas:
+            self._engines[name].set_version(version)
+        return dict.fromkeys(replicas, SyncOutcome.SYNCED)
+
+    async def kill(self, replicas: Sequence[str]) -> Mapping[str, int]:
+        """Lose the engines and free their memory, at once."""
+        for name in replicas:
+            self._engines[name].lose()
+            self._awake[name].clear()
+        return self._free_bytes(replicas)
+
+    async def restart(self, replicas: Sequence[str]) -> None:
+        """Start engines afresh."""
+        await self._take("restart", replicas, self._options.cold_start_s)
+        for name in replicas:
+            self._engines[name] = self._engine(self._replicas[name])
+            self._engines[name].resume()
+            self._awake[name] = set(MemoryPart)
+
+    async def fit_step(self, batch: FitBatch) -> FitResult:
+        """Take the modelled seconds of every timing key, one after the other."""
+        known = self._fitted.get(batch.batch_id)
+        if known is not None:
+            return known
+        work = FitWork.of(
+            (
+                sample.prompt.tokens + episode.tokens
+                for sample in batch.samples
+                for episode in sample.episodes
+            ),
+            optimizer_steps=self._config.async_training.require_batches,
+        )
+        seconds = self._training.fit_seconds(
+            work, reference=self._options.reference_model, critic=self._options.critic
+        )
+        factor = self._variation.factor("fit_step")
+        timing_s = {key: value * factor for key, value in seconds.items()}
+        await asyncio.sleep(sum(timing_s.values()))
+        # only the latest can come again: the control plane trains in order
+        self._fitted = {batch.batch_id: FitResult(timing_s=timing_s)}
+        return self._fitted[batch.batch_id]
+
+    async def discard(self, handles: Sequence[str]) -> None:
+        """Do nothing: there are no payloads."""
+
+    def _count(self, kind: ReplicaKind) -> int:
+        if kind is ReplicaKind.STANDALONE:
+            return self._config.standalone_gpus // self._replica_gpus
+        is_dynamic = self._config.async_training.use_dynamic_resource_scheduling
+        return self._config.hybrid_gpus // self._replica_gpus if is_dynamic else 0
+
+    def _cut(self, kind: ReplicaKind, gpus: tuple[str, ...]) -> tuple[Replica, ...]:
+        size = self._replica_gpus
+        return tuple(
+            Replica(id=f"{kind.value}-{i}", kind=kind, gpus=gpus[i * size : (i + 1) * size])
+            for i in range(len(gpus) // size)
+        )
+
+    def _kv_capacity_tokens(self, kind: ReplicaKind) -> int:
+        rollout = self._config.actor_rollout_ref.rollout
+        return kv_capacity_tokens(
+            self._options.model,
+            self._options.gpu,
+            tensor_parallel=self._replica_gpus,
+            memory_share=rollout.standalone_memory_share
+            if kind is ReplicaKind.STANDALONE
+            else rollout.gpu_memory_utilization,
+            parameters=self._options.memory,
+        )
+
+    def _engine(self, replica: Replica) -> SimulatedEngine:
+        return SimulatedEngine(
+            replica.id,
+            self._decode,
+            kv_capacity_tokens=self._kv_capacity[replica.kind],
+            max_running=self._config.actor_rollout_ref.rollout.max_num_seqs,
+            response_tokens=self._response_tokens,
+        )
+
+    def _response_tokens(self, request: GenerationRequest) -> int:
+        if request.prompt.position < 0:
+            return _CANARY_TOKENS
+        return self._lengths.lengths(request.prompt.position)[request.response_index]
+
+    def _bytes(self, part: TrainingPart) -> float:
+        if part is TrainingPart.PARAMETERS:
+            return self._state.weight_bytes
+        return self._state.optimizer_and_gradient_bytes
+
+    def _free_bytes(self, replicas: Sequence[str]) -> dict[str, int]:
+        gpu_bytes = self._options.gpu.memory_bytes
+        resident = sum(self._bytes(part) for part in TrainingPart if part not in self._offloaded)
+        weights = self._options.model.weight_bytes / self._replica_gpus
+        free: dict[str, int] = {}
+        for name in replicas:
+            held = resident
+            if self._replicas[name].kind is ReplicaKind.STANDALONE:
+                held = 0.0
+            if MemoryPart.WEIGHTS in self._awake[name]:
+                held += weights
+            free.update(dict.fromkeys(self._replicas[name].gpus, int(gpu_bytes - held)))
+        return free
+
+    async def _take(self, verb: str, replicas: Sequence[str], seconds: float) -> None:
+        """Let modelled time pass; a call for several replicas ends with the slowest."""
+        streams = [f"{verb}/{name}" for name in replicas] or [verb]
+        await asyncio.sleep(seconds * max(self._variation.factor(stream) for stream in streams))

@@ -1,0 +1,47 @@
+"""What a scenario file says below ``executor:`` when the executor is the simulated one."""
+
+from __future__ import annotations
+
+import attrs
+
+from swingshift.executors.simulated.costs.decode import DecodeParameters
+from swingshift.executors.simulated.costs.hardware import GpuSpec
+from swingshift.executors.simulated.costs.lengths import LengthModel
+from swingshift.executors.simulated.costs.memory import MemoryParameters
+from swingshift.executors.simulated.costs.model import ModelSpec
+from swingshift.executors.simulated.costs.training import TrainingParameters
+from swingshift.executors.simulated.costs.transfer import TransferParameters
+from swingshift.executors.simulated.costs.variation import Variation
+
+
+@attrs.frozen(kw_only=True)
+class SimulatedOptions:
+    """The modelled world: what is trained on what, how well it runs, how long answers are.
+
+    Topology comes from the run's own configuration (nodes, GPUs per node, parallel sizes).
+
+    Attributes:
+        model: The language model.
+        gpu: The GPU, the same everywhere.
+        lengths: Prompt and response lengths.
+        decode: Efficiencies of the inference engine.
+        training: Efficiencies of the training engine.
+        transfer: Weight sync, sleep, wake and offload.
+        memory: Bytes of training state and engine reserves.
+        variation: Noise, outliers and schedules on every modelled duration except decoding.
+        reference_model: Whether a reference model scores each batch (timing key ``ref``).
+        critic: Whether a critic is trained (timing keys ``values`` and ``update_critic``).
+        cold_start_s: Seconds to restart a killed replica.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    lengths: LengthModel = attrs.field(factory=LengthModel)
+    decode: DecodeParameters = attrs.field(factory=DecodeParameters)
+    training: TrainingParameters = attrs.field(factory=TrainingParameters)
+    transfer: TransferParameters = attrs.field(factory=TransferParameters)
+    memory: MemoryParameters = attrs.field(factory=MemoryParameters)
+    variation: Variation = attrs.field(factory=Variation)
+    reference_model: bool = False
+    critic: bool = False
+    cold_start_s: float = 90.0

@@ -1,0 +1,45 @@
+"""GPU presets and their validation."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+
+from swingshift.executors.simulated.costs.hardware import GPUS, H20, GpuSpec, gpu
+from swingshift.sdk.errors import ConfigError, UnknownNameError
+
+
+def test_presets_are_found_by_name_in_any_case() -> None:
+    """A scenario may write the name of a GPU in any case."""
+    assert gpu("H20") is H20
+    assert gpu("h200").memory_bytes == 141e9
+    assert set(GPUS) == {"H20", "H100", "H200"}
+
+
+def test_unknown_gpu_names_the_nearest_preset() -> None:
+    """A misspelt GPU is answered with what was meant and what there is."""
+    with pytest.raises(UnknownNameError, match=r"unknown gpu 'H2O'; did you mean 'H20'\?"):
+        gpu("H2O")
+
+
+def test_presets_carry_the_datasheet_figures() -> None:
+    """Memory, bandwidth and FLOP/s are those of the vendor's datasheets."""
+    figures = {
+        name: (spec.memory_bytes, spec.memory_bandwidth_bytes_per_s, spec.bf16_flops_per_s)
+        for name, spec in GPUS.items()
+    }
+    assert figures == {
+        "H20": (96e9, 4.0e12, 148e12),
+        "H100": (80e9, 3.35e12, 990e12),
+        "H200": (141e9, 4.8e12, 990e12),
+    }
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, True])
+def test_every_rate_refuses_what_is_no_positive_number(value: float) -> None:
+    """No field takes zero, a negative, NaN, infinity or a bool, and the message names the field."""
+    for field in attrs.fields(GpuSpec)[1:]:
+        with pytest.raises(ConfigError, match=rf"GpuSpec\.{field.name} must be a finite number"):
+            GpuSpec(**(attrs.asdict(H20) | {field.name: value}))
