@@ -16,7 +16,7 @@ from swingshift.executors.simulated.costs.decode import (
 )
 from swingshift.executors.simulated.costs.hardware import GpuSpec, gpu
 from swingshift.executors.simulated.costs.model import QWEN3_5_35B_A3B, ModelSpec
-from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import InvalidValueError
 
 # 100 parameters of 1 byte, 8 bytes of KV per token and 16 attention FLOPs per pair of tokens.
 TINY = ModelSpec(
@@ -127,13 +127,13 @@ def test_published_replica_decodes_in_tens_of_milliseconds() -> None:
 def test_an_empty_batch_has_no_step(batch: int) -> None:
     """A step over no request is refused, before and after others were asked for."""
     PUBLISHED.step(4, 0.0)
-    with pytest.raises(ValueError, match="batch must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="batch must be an integer >= 1"):
         PUBLISHED.step(batch, 0.0)
 
 
 def test_impossible_replicas_are_refused() -> None:
     """A replica has GPUs, and no engine is faster than its hardware."""
-    with pytest.raises(ConfigError, match=r"DecodeModel\.tensor_parallel must be an integer"):
+    with pytest.raises(InvalidValueError, match="tensor_parallel must be an integer"):
         attrs.evolve(PUBLISHED, tensor_parallel=0)
-    with pytest.raises(ConfigError, match=r"bandwidth_efficiency must be .* above 0 and at most 1"):
+    with pytest.raises(InvalidValueError, match=r"bandwidth_efficiency must be .* > 0 and <= 1"):
         DecodeParameters(bandwidth_efficiency=1.2)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from swingshift.executors.simulated.costs.schedule import Drift, Oscillation, Regime, Schedule
 from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import InvalidValueError
 
 
 def test_linear_and_geometric_drift_by_hand() -> None:
@@ -54,5 +55,5 @@ def test_schedules_that_cannot_be_are_refused() -> None:
         Drift(start=5, end=5, to_factor=2.0)
     with pytest.raises(ConfigError, match=r"rising starts, got \[3, 3\]"):
         Schedule(regimes=(Regime(start=3, factor=1.0), Regime(start=3, factor=2.0)))
-    with pytest.raises(ConfigError, match=r"Oscillation\.amplitude must be .* at most 0\.99"):
+    with pytest.raises(InvalidValueError, match=r"amplitude must be .* <= 0\.99"):
         Oscillation(period=1.0, amplitude=1.0)

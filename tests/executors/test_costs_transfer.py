@@ -126,5 +126,5 @@ def test_waking_lands_within_the_published_range() -> None:
 
 def test_a_replica_without_gpus_is_refused() -> None:
     """Tensor parallelism is a positive integer."""
-    with pytest.raises(ValueError, match="tensor_parallel must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="tensor_parallel must be an integer >= 1"):
         TRANSFER.sync_hybrid_s(0)

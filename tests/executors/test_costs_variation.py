@@ -7,7 +7,7 @@ import pytest
 
 from swingshift.executors.simulated.costs.schedule import Regime, Schedule
 from swingshift.executors.simulated.costs.variation import Variation, VariationSource
-from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import InvalidValueError
 
 NOISY = Variation(noise_sigma=0.3, outlier_probability=0.1, outlier_factor=5.0)
 
@@ -68,11 +68,11 @@ def test_switching_outliers_on_does_not_shift_the_noise() -> None:
 
 def test_a_probability_above_one_is_refused() -> None:
     """The message names the field and its range."""
-    with pytest.raises(ConfigError, match=r"outlier_probability must be .* at least 0 and at most"):
+    with pytest.raises(InvalidValueError, match=r"outlier_probability must be .* >= 0 and <="):
         Variation(outlier_probability=1.7)
 
 
 def test_a_negative_seed_is_refused() -> None:
     """Seeds start at 0."""
-    with pytest.raises(ValueError, match="seed must be an integer of at least 0"):
+    with pytest.raises(ValueError, match="seed must be an integer >= 0"):
         VariationSource(NOISY, seed=-1)

@@ -190,7 +190,7 @@ def test_the_wait_is_clamped_anew_at_every_event() -> None:
 def test_the_guard_never_asks_for_what_cannot_come(
     wait: int, attainable: int | None, agrees: bool, only_hybrid: bool, late: bool
 ) -> None:
-    """Whatever the policy says, the wait lies within what is attainable, and ends at the deadline."""
+    """Whatever the policy says, the wait is attainable, and the deadline ends it."""
     ctx = attrs.evolve(queued(5, attainable), only_hybrid=only_hybrid)
     reclaim = bench(deactivate=agrees, wait=wait).guard.before_fit_step(0, True)
 
@@ -206,10 +206,8 @@ def test_the_guard_never_asks_for_what_cannot_come(
 
 
 @pytest.mark.parametrize(("deactivate", "wait"), [(True, 0), (False, 0), (True, CYCLE)])
-def test_without_standalone_replicas_the_wait_is_the_full_cycle(
-    deactivate: bool, wait: int
-) -> None:
-    """Colocated: what is not generated before the fit step is not generated at all."""
+def test_colocated_waits_for_the_full_cycle(deactivate: bool, wait: int) -> None:
+    """What is not generated before the fit step is not generated at all."""
     b = bench(deactivate=deactivate, wait=wait)
     reclaim = b.guard.before_fit_step(0, True)
 
@@ -220,7 +218,7 @@ def test_without_standalone_replicas_the_wait_is_the_full_cycle(
     assert {d.reason for d in b.decisions if d.forced} == {"only_hybrid"}
 
 
-def test_without_standalone_replicas_gpus_are_lent_at_every_sync() -> None:
+def test_colocated_lends_at_every_sync() -> None:
     """Whatever the policy says, and also when it fails."""
     alone = attrs.evolve(SNAPSHOT, only_hybrid=True)
     for strict, answer, reason in (
@@ -250,7 +248,7 @@ def test_nothing_lent_means_nothing_to_wait_for() -> None:
 def test_deactivating_what_is_not_active_is_a_fault() -> None:
     """Strict: an error. Otherwise it is logged and has no effect."""
     with pytest.raises(
-        PolicyError, match="answered True .*False while no hybrid replica is active"
+        PolicyError, match=r"answered True .*False while no hybrid replica is active"
     ):
         bench().guard.before_fit_step(0, False).evaluate(SNAPSHOT)
 
@@ -261,17 +259,17 @@ def test_deactivating_what_is_not_active_is_a_fault() -> None:
 
 
 FAULTS: list[tuple[str, object]] = [
-    ("deactivate", 1),
-    ("deactivate", None),
-    ("deactivate", ZeroDivisionError("x")),
-    ("wait", 2.0),
-    ("wait", True),
-    ("wait", ValueError("x")),
-    ("activate", "yes"),
-    ("activate", KeyError("x")),
-    ("rebalance", RebalanceScope.ALL),
-    ("rebalance", RuntimeError("x")),
-    ("update", RuntimeError("x")),
+    ("should_deactivate", 1),
+    ("should_deactivate", None),
+    ("should_deactivate", ZeroDivisionError("x")),
+    ("deactivate_wait_samples", 2.0),
+    ("deactivate_wait_samples", True),
+    ("deactivate_wait_samples", ValueError("x")),
+    ("should_activate_after_step", "yes"),
+    ("should_activate_after_step", KeyError("x")),
+    ("request_rebalance", RebalanceScope.ALL),
+    ("request_rebalance", RuntimeError("x")),
+    ("update_after_step", RuntimeError("x")),
 ]
 
 
@@ -283,41 +281,39 @@ def run_cycle(guard: GuardedPolicy) -> tuple[object, ...]:
     return wait, lends, rebalance
 
 
-@pytest.mark.parametrize(("method", "answer"), FAULTS)
-def test_a_fault_raises_when_strict(method: str, answer: object) -> None:
+@pytest.mark.parametrize(("question", "answer"), FAULTS)
+def test_a_fault_raises_when_strict(question: str, answer: object) -> None:
     """The error names class, method, step and what was allowed, and keeps the cause."""
     b = bench()
-    question = dict(
-        zip(("deactivate", "wait", "activate", "rebalance", "update"), b.policy.answers)
-    )
-    b.policy.answers[question[method]] = answer
+    b.policy.answers[question] = answer
 
-    with pytest.raises(PolicyError, match=rf"Scripted\.{question[method]} .*allowed: ") as caught:
+    with pytest.raises(PolicyError, match=rf"Scripted\.{question} .*allowed: ") as caught:
         run_cycle(b.guard)
 
     assert caught.value.__cause__ is (answer if isinstance(answer, Exception) else None)
 
 
-@pytest.mark.parametrize(("method", "answer"), FAULTS)
+@pytest.mark.parametrize(("question", "answer"), FAULTS)
 def test_a_fault_gets_the_safe_answer_otherwise(
-    method: str, answer: object, caplog: pytest.LogCaptureFixture
+    question: str, answer: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run goes on, and the log holds the snapshot."""
     b = bench(strict=False)
-    question = dict(
-        zip(("deactivate", "wait", "activate", "rebalance", "update"), b.policy.answers)
-    )
-    b.policy.answers[question[method]] = answer
+    b.policy.answers[question] = answer
 
     with caplog.at_level(logging.ERROR):
         wait, lends, rebalance = run_cycle(b.guard)
 
-    assert (wait, lends, rebalance) == (0 if method == "wait" else 20, method != "activate", None)
+    assert (wait, lends, rebalance) == (
+        0 if question == "deactivate_wait_samples" else 20,
+        question != "should_activate_after_step",
+        None,
+    )
     (record,) = caplog.records
     assert repr(SNAPSHOT) in record.getMessage()
     (fault,) = (d for d in b.decisions if d.forced)
-    assert fault.question == question[method]
-    assert f"Scripted.{question[method]}" in fault.reason
+    assert fault.question == question
+    assert f"Scripted.{question}" in fault.reason
 
 
 def test_a_forced_decision_is_logged_without_a_listener(caplog: pytest.LogCaptureFixture) -> None:
@@ -347,11 +343,11 @@ def test_calls_out_of_turn_are_refused() -> None:
     """After each step of a cycle only its successors may come."""
     guard = bench(activate=False).guard
 
-    with pytest.raises(CallOrderError, match="before_fit_step$"):
+    with pytest.raises(CallOrderError, match=r"before_fit_step$"):
         guard.should_activate_after_step(1, False, SNAPSHOT)
     guard.before_fit_step(0, False)
     guard.before_fit_step(0, False)
-    with pytest.raises(CallOrderError, match="before_fit_step, should_activate_after_step$"):
+    with pytest.raises(CallOrderError, match=r"before_fit_step, should_activate_after_step$"):
         guard.update_after_step(1, SNAPSHOT)
     guard.should_activate_after_step(1, False, SNAPSHOT)
     with pytest.raises(CallOrderError, match="request_rebalance out of turn"):
@@ -366,7 +362,7 @@ def test_a_rebalance_is_requested_once() -> None:
     guard.should_activate_after_step(1, False, SNAPSHOT)
     guard.request_rebalance(1, SNAPSHOT)
 
-    with pytest.raises(CallOrderError, match="update_after_step$"):
+    with pytest.raises(CallOrderError, match=r"update_after_step$"):
         guard.request_rebalance(1, SNAPSHOT)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import attrs
@@ -116,7 +117,7 @@ def test_only_complete_policies_may_register() -> None:
         pass
 
     with pytest.raises(UserError, match="must define deactivate_wait_samples, should_activate"):
-        register_policy("mine")(Incomplete)
+        register_policy("mine")(Incomplete)  # type: ignore[type-abstract]
     with pytest.raises(UserError, match="must be a subclass of DynamicSchedulePolicyBase"):
         register_policy("mine")(int)  # type: ignore[type-var]
     with pytest.raises(UserError, match='write @register_policy\\("my_policy"\\)'):
@@ -171,7 +172,7 @@ def test_a_plug_must_be_a_policy(install: Install) -> None:
     """What an entry point leads to is checked."""
     install("odd_plug", "Policy = 3", {"odd": "odd_plug:Policy"})
 
-    with pytest.raises(UserError, match="'odd'.*must be a subclass.*got 3"):
+    with pytest.raises(UserError, match=r"'odd'.*must be a subclass.*got 3"):
         policy_class("odd")
 
 
@@ -189,8 +190,6 @@ def test_an_entry_point_without_a_distribution_is_named_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Metadata may be incomplete."""
-    from importlib.metadata import EntryPoint
-
     point = EntryPoint("bare", "gone_for_good:Policy", registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "_entry_points", lambda: {"bare": (point,)})
 

@@ -19,7 +19,6 @@ from swingshift.sdk.validators import (
     finite,
     instance_of,
     integer,
-    one_of,
     optional,
     text,
     to_float,
@@ -46,12 +45,11 @@ class Example:
     [
         (finite(), (0, -1.5, 1e308), (True, math.nan, math.inf, -math.inf, HUGE, "1", None)),
         (finite(ge=0, le=1), (0, 1.0), (-1e-9, 1.7, math.nan)),
-        (finite(gt=0, lt=1), (0.5,), (0, 1, -0.1)),
+        (finite(gt=0), (0.5,), (0, -0.1)),
         (integer(), (0, -5, HUGE), (True, 1.0, math.nan, "1")),
         (integer(ge=1, le=3), (1, 3), (0, 4, True)),
         (boolean(), (True, False), (0, 1, "true", None)),
         (text(), ("a", " a "), ("", "  ", 1)),
-        (one_of(("a", "b")), ("a",), ("c", 1, ["a"])),
         (instance_of(Example), (Example(),), (Example, 1)),
         (tuple_of(integer()), ((), (1, 2)), ([1], (1, True), "12")),
         (optional(integer()), (None, 1), (True, 1.0)),
@@ -72,10 +70,8 @@ def test_a_validator_tells_right_from_wrong(
     ("allowed", "words"),
     [
         (finite().allowed, "a finite number"),
-        (finite(ge=0, lt=1).allowed, "a finite number >= 0 and < 1"),
         (finite(gt=0, le=1).allowed, "a finite number > 0 and <= 1"),
         (optional(integer(ge=1)).allowed, "an integer >= 1, or none"),
-        (one_of(("a", "b")).allowed, "one of 'a', 'b'"),
     ],
 )
 def test_a_validator_has_words_for_what_it_allows(allowed: str, words: str) -> None:

@@ -9,9 +9,8 @@ elsewhere: these classes hold values and refuse impossible ones, also when a scr
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import attrs
 
@@ -29,8 +28,6 @@ from swingshift.sdk.validators import (
 )
 
 Scalar: TypeAlias = bool | int | float | str | None
-
-_T = TypeVar("_T")
 
 
 def _switch(default: bool, help_text: str) -> bool:
@@ -51,8 +48,12 @@ def _name(default: str, help_text: str) -> str:
     return attrs.field(default=default, validator=text(), metadata={"help": help_text})
 
 
-def _own_copy(value: Mapping[str, _T]) -> Mapping[str, _T]:
-    """Return a copy that nobody else holds, so that a configuration cannot change under a run."""
+# A configuration holds copies of its own, so that nobody can change it under a run.
+def _own_options(value: Mapping[str, object]) -> Mapping[str, object]:
+    return copy.deepcopy(value)
+
+
+def _own_arguments(value: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
     return copy.deepcopy(value)
 
 
@@ -60,15 +61,14 @@ def _is_frequency(value: object) -> bool:
     return integer(ge=-1).accepts(value) and value != 0
 
 
-def _is_scalar(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, bool | int | str)
+def is_scalar(value: object) -> bool:
+    """Return whether a value may stand in the ``policy`` section: a `Scalar`, and finite."""
+    return value is None or isinstance(value, bool | str) or finite().accepts(value)
 
 
 def _is_policy_section(value: object) -> bool:
     return isinstance(value, Mapping) and all(
-        isinstance(name, str) and _is_scalar(item) for name, item in value.items()
+        isinstance(name, str) and is_scalar(item) for name, item in value.items()
     )
 
 
@@ -231,7 +231,7 @@ class ExecutorSection:
     name: str = _name("simulated", "Registered name of the executor adapter.")
     options: Mapping[str, object] = attrs.field(
         factory=dict,
-        converter=_own_copy,
+        converter=_own_options,
         validator=_OPTIONS,
         metadata={"help": "Everything else under executor; each adapter documents its own keys."},
     )
@@ -267,7 +267,7 @@ class RunConfig:
     )
     policy: Mapping[str, Scalar] = attrs.field(
         factory=dict,
-        converter=_own_copy,
+        converter=_own_arguments,
         validator=_POLICY_SECTION,
         metadata={"help": "Keyword arguments for the policy's constructor."},
     )

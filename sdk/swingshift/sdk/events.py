@@ -18,7 +18,26 @@ Scalar = str | int | float | bool | None
 
 @attrs.frozen
 class RunStarted:
-    """First event: what there is to run on, and the sizes every metric needs."""
+    """Say what there is to run on, and the sizes every metric needs; the first event.
+
+    Attributes:
+        run: Name of the run.
+        policy: Class of the policy, ``none`` where dynamic scheduling is off.
+        hybrid_gpus: GPUs of the trainer.
+        standalone_gpus: GPUs of dedicated rollout nodes.
+        replicas: GPUs of each replica.
+        replica_kinds: ``standalone`` or ``hybrid`` for each replica; hybrids begin asleep, the
+            others stale.
+        train_required_bytes: Free memory that training needs on each trainer GPU.
+        required_samples: Samples of one collection.
+        trigger_parameter_sync_step: Collections of one cycle.
+        max_required_samples: Bound of queue, of samples in flight and of submissions between two
+            syncs.
+        concurrent_samples_per_replica: Samples in flight that each serving replica adds to the
+            cap.
+        responses_per_prompt: Responses, and so requests, of one sample.
+        total_samples: Samples of the whole run.
+    """
 
     kind: ClassVar[str] = "run_started"
     run: str
@@ -38,7 +57,15 @@ class RunStarted:
 
 @attrs.frozen
 class RunEnded:
-    """Last event: how the run ended and where every sample went."""
+    """Say how the run ended and where every sample went; the last event.
+
+    Attributes:
+        outcome: ``exhausted``, the good end, or ``failed``.
+        reason: What failed; empty otherwise.
+        trained_samples: Samples trained.
+        unused_samples: Samples never trained, given-up ones included.
+        given_up_samples: Samples that failed for good.
+    """
 
     kind: ClassVar[str] = "run_ended"
     outcome: str
@@ -50,7 +77,12 @@ class RunEnded:
 
 @attrs.frozen
 class ControllerMoved:
-    """The controller's state machine took a step."""
+    """The controller's state machine took a step.
+
+    Attributes:
+        before: `ControllerState` left.
+        after: `ControllerState` entered.
+    """
 
     kind: ClassVar[str] = "controller_moved"
     before: str
@@ -59,8 +91,14 @@ class ControllerMoved:
 
 @attrs.frozen
 class ReplicaMoved:
-    """A replica's state machine took a step; ``version`` is that of its weights, None when
-    unknown.
+    """A replica's state machine took a step.
+
+    Attributes:
+        replica: Which one.
+        before: `ReplicaState` left.
+        after: `ReplicaState` entered; the same one after a weight sync.
+        version: Version of its weights after the step; null while they are absent or of unknown
+            age.
     """
 
     kind: ClassVar[str] = "replica_moved"
@@ -72,7 +110,13 @@ class ReplicaMoved:
 
 @attrs.frozen
 class RoutingChanged:
-    """A replica entered (``routed``) or left the balancer; every entry has a new epoch."""
+    """A replica entered or left the balancer.
+
+    Attributes:
+        replica: Which one.
+        routed: True when it entered.
+        epoch: Number of this stay in routing; every entry has a higher one than all before.
+    """
 
     kind: ClassVar[str] = "routing_changed"
     replica: str
@@ -82,8 +126,14 @@ class RoutingChanged:
 
 @attrs.frozen
 class SwitchStep:
-    """One step of an activation or deactivation ended; ``outcome`` is ``done`` or what went
-    wrong.
+    """One step of a switch ended, for one replica or for the trainer.
+
+    Attributes:
+        switch: ``activate``, ``deactivate``, ``rebalance`` or ``sync``.
+        step: Which step; the order of steps is part of the contract.
+        replicas: The replica it concerned; empty for a step of the trainer.
+        duration_s: Seconds it took.
+        outcome: ``done``, ``cancelled``, or what went wrong.
     """
 
     kind: ClassVar[str] = "switch_step"
@@ -96,7 +146,12 @@ class SwitchStep:
 
 @attrs.frozen
 class MemoryMeasured:
-    """Free memory per GPU before training takes it over, beside what training needs."""
+    """Free memory was measured before training takes GPUs over.
+
+    Attributes:
+        free_bytes: Free bytes of each GPU measured, device-wide.
+        required_bytes: Free bytes that training needs on each trainer GPU.
+    """
 
     kind: ClassVar[str] = "memory_measured"
     free_bytes: Mapping[str, int]
@@ -105,7 +160,14 @@ class MemoryMeasured:
 
 @attrs.frozen
 class WeightsSynced:
-    """A weight sync call ended; ``outcomes`` names what it did to each replica."""
+    """A weight sync call ended.
+
+    Attributes:
+        version: Parameter version that was sent.
+        group: Kind of the replicas of the call: ``standalone`` or ``hybrid``.
+        outcomes: ``synced`` or ``failed`` for each replica.
+        duration_s: Seconds it took.
+    """
 
     kind: ClassVar[str] = "weights_synced"
     version: int
@@ -116,7 +178,12 @@ class WeightsSynced:
 
 @attrs.frozen
 class Rebalanced:
-    """Requests in flight were sent to be routed again."""
+    """Requests in flight were sent to be routed again.
+
+    Attributes:
+        scope: ``all`` of them, or the ``excess`` above the fair share.
+        moved: Requests taken from each replica.
+    """
 
     kind: ClassVar[str] = "rebalanced"
     scope: str
@@ -125,7 +192,15 @@ class Rebalanced:
 
 @attrs.frozen
 class RequestRouted:
-    """The balancer gave a request to a replica."""
+    """The balancer gave a request to a replica: an attempt began.
+
+    Attributes:
+        request: Sample and response: ``17/3``.
+        replica: Where it went.
+        epoch: Stay in routing under which it went there.
+        attempt: Number of the attempt at this response, from 1.
+        resumed_tokens: Tokens the response already has from earlier attempts.
+    """
 
     kind: ClassVar[str] = "request_routed"
     request: str
@@ -137,8 +212,16 @@ class RequestRouted:
 
 @attrs.frozen
 class RequestReturned:
-    """An attempt ended: ``stop``, ``length``, ``abort``, ``lost``, ``failed``, ``deadline`` or
-    ``cancelled``.
+    """An attempt ended.
+
+    Attributes:
+        request: As routed.
+        replica: As routed.
+        epoch: As routed.
+        reason: ``stop``, ``length``, ``abort``, ``lost``, ``failed``, ``deadline`` or
+            ``cancelled``; after ``lost``, ``failed`` and ``deadline`` the response begins again at
+            its prompt.
+        new_tokens: Tokens this attempt added.
     """
 
     kind: ClassVar[str] = "request_returned"
@@ -151,7 +234,14 @@ class RequestReturned:
 
 @attrs.frozen
 class SampleSubmitted:
-    """The rollouter began a sample; it is active until queued or given up."""
+    """The rollouter began a sample; it is active until queued or given up.
+
+    Attributes:
+        sample: Its position in the data.
+        version: Newest parameter version at that moment.
+        active: Active samples, this one included.
+        staleness_samples: Samples counted against the staleness budget, this one included.
+    """
 
     kind: ClassVar[str] = "sample_submitted"
     sample: int
@@ -162,7 +252,20 @@ class SampleSubmitted:
 
 @attrs.frozen
 class SampleQueued:
-    """A finished sample entered the message queue."""
+    """A finished sample entered the message queue.
+
+    Attributes:
+        sample: Which one.
+        active: Active samples left.
+        queue_size: Samples in the queue, this one included.
+        processing_s: Seconds since it was submitted.
+        prompt_tokens: Tokens of its prompt.
+        generated_tokens: Tokens of all its responses.
+        longest_response_tokens: Tokens of its longest response.
+        first_version: Oldest parameter version that generated one of its tokens.
+        last_version: Newest parameter version that generated one of its tokens.
+        resumed_responses: Responses that took more than one attempt.
+    """
 
     kind: ClassVar[str] = "sample_queued"
     sample: int
@@ -179,8 +282,12 @@ class SampleQueued:
 
 @attrs.frozen
 class SampleGivenUp:
-    """A sample failed for good after its retries; its place in the staleness budget is free
-    again.
+    """A sample failed for good; its place in the staleness budget is free again.
+
+    Attributes:
+        sample: Which one.
+        active: Active samples left.
+        reason: What failed last.
     """
 
     kind: ClassVar[str] = "sample_given_up"
@@ -191,7 +298,11 @@ class SampleGivenUp:
 
 @attrs.frozen
 class DataExhausted:
-    """The last prompt was submitted."""
+    """The last prompt was submitted.
+
+    Attributes:
+        samples: Samples of the whole run.
+    """
 
     kind: ClassVar[str] = "data_exhausted"
     samples: int
@@ -199,7 +310,12 @@ class DataExhausted:
 
 @attrs.frozen
 class CapacityChanged:
-    """The rollouter's concurrency cap changed."""
+    """The rollouter's concurrency cap changed.
+
+    Attributes:
+        servers: Replicas in routing.
+        capacity: Samples that may be active at once.
+    """
 
     kind: ClassVar[str] = "capacity_changed"
     servers: int
@@ -208,7 +324,14 @@ class CapacityChanged:
 
 @attrs.frozen
 class StalenessReset:
-    """A weight sync was done: the next version's rollout window begins."""
+    """A weight sync was done: the next version's rollout window begins.
+
+    Attributes:
+        version: The new parameter version.
+        staleness_samples: What the staleness budget begins with: active and queued samples.
+        active: Active samples.
+        queued: Samples in the queue.
+    """
 
     kind: ClassVar[str] = "staleness_reset"
     version: int
@@ -219,7 +342,14 @@ class StalenessReset:
 
 @attrs.frozen
 class LentWaitEnded:
-    """The trainer's wait for its lent GPUs' harvest ended."""
+    """The trainer's wait for its lent GPUs' harvest ended.
+
+    Attributes:
+        outcome: ``reached``, ``exhausted`` (the data ended) or ``failed``.
+        wait_s: Seconds waited.
+        target_samples: Samples waited for.
+        queue_size: Samples in the queue at its end.
+    """
 
     kind: ClassVar[str] = "lent_wait_ended"
     outcome: str
@@ -230,7 +360,14 @@ class LentWaitEnded:
 
 @attrs.frozen
 class BatchCollected:
-    """A collection ended with a batch; ``waited_samples`` were not in the queue when it began."""
+    """A collection ended with a batch.
+
+    Attributes:
+        batch: Number of the batch, from 0.
+        samples: The samples taken from the queue, oldest first.
+        wait_s: Seconds the collection took.
+        waited_samples: Samples that were not in the queue when it began.
+    """
 
     kind: ClassVar[str] = "batch_collected"
     batch: int
@@ -241,7 +378,20 @@ class BatchCollected:
 
 @attrs.frozen
 class BatchTrained:
-    """A fit step's compute ended: seconds by timing key, and how stale what it trained on was."""
+    """A fit step's compute ended.
+
+    Attributes:
+        batch: Number of the batch.
+        version: Newest parameter version at that moment.
+        timing_s: Seconds by timing key, such as ``update_actor``.
+        metrics: The algorithm's metrics by name.
+        stale_samples: Samples with tokens of an older version.
+        stale_trajectories: Responses with tokens of an older version.
+        partial_trajectories: Responses with tokens of several versions.
+        max_partial_span: Most versions between the first and the last token of a response.
+        trajectories: Responses of the batch.
+        total_tokens: Tokens of the batch, the prompt counted once per response.
+    """
 
     kind: ClassVar[str] = "batch_trained"
     batch: int
@@ -258,7 +408,14 @@ class BatchTrained:
 
 @attrs.frozen
 class FitStepEnded:
-    """One whole micro fit step ended, weight sync included where it had one."""
+    """One whole micro fit step ended, weight sync included where it had one.
+
+    Attributes:
+        global_step: Fit steps done since training began.
+        timing_s: Seconds by timing key, collection and waits included.
+        allocated_s: Seconds since the collection began.
+        mq_size: Samples in the queue.
+    """
 
     kind: ClassVar[str] = "fit_step_ended"
     global_step: int
@@ -269,7 +426,12 @@ class FitStepEnded:
 
 @attrs.frozen
 class CycleEnded:
-    """A sync cycle's metrics, by their public names."""
+    """A sync cycle ended.
+
+    Attributes:
+        version: The parameter version that ended it.
+        metrics: Its metrics by their public names.
+    """
 
     kind: ClassVar[str] = "cycle_ended"
     version: int
@@ -278,8 +440,16 @@ class CycleEnded:
 
 @attrs.frozen
 class PolicyDecided:
-    """A question to the policy: what it saw, what it answered, what the guard made of it and
-    why.
+    """The policy was asked, and the guard made a decision of the answer.
+
+    Attributes:
+        question: The method that was asked.
+        global_steps: The parameter version it was asked at.
+        answer: What the policy said; a rebalance by its scope.
+        effective: What holds.
+        forced: True when the guard decided instead of the policy.
+        reason: ``policy``, or why the guard decided.
+        context: The snapshot the policy saw.
     """
 
     kind: ClassVar[str] = "policy_decided"
@@ -294,7 +464,12 @@ class PolicyDecided:
 
 @attrs.frozen
 class GpuStateChanged:
-    """GPUs moved to another state of the GPU-second ledger."""
+    """GPUs moved to another state of the GPU-second ledger.
+
+    Attributes:
+        gpus: Which ones.
+        state: `GpuState` from now on.
+    """
 
     kind: ClassVar[str] = "gpu_state_changed"
     gpus: tuple[str, ...]
@@ -303,7 +478,11 @@ class GpuStateChanged:
 
 @attrs.frozen
 class Advisory:
-    """Something a person should know, in plain words."""
+    """Tell a person something worth knowing.
+
+    Attributes:
+        text: In plain words.
+    """
 
     kind: ClassVar[str] = "advisory"
     text: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -83,18 +83,15 @@ class Validator(Generic[_T]):
             self._refuse(name, value)
 
     def _refuse(self, name: str, value: object) -> None:
-        if self.element is not None and isinstance(value, tuple):
-            for index, item in enumerate(value):
-                self.element.check(f"{name}[{index}]", item)
-        raise InvalidValueError(name, value, self.allowed)
+        if self.element is None or not isinstance(value, tuple):
+            raise InvalidValueError(name, value, self.allowed)
+        accepts = self.element.accepts
+        index = next(index for index, item in enumerate(value) if not accepts(item))
+        self.element.check(f"{name}[{index}]", value[index])
 
 
 def finite(
-    *,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
+    *, ge: float | None = None, gt: float | None = None, le: float | None = None
 ) -> Validator[float]:
     """Accept a real number that is neither NaN nor infinite, within the given bounds."""
     # With the largest float as the outer bound, one comparison refuses NaN, infinities and
@@ -105,9 +102,9 @@ def finite(
     def accepts(value: object) -> bool:
         if not isinstance(value, (float, int)) or isinstance(value, bool):
             return False
-        return low <= value <= high and (gt is None or value > gt) and (lt is None or value < lt)
+        return low <= value <= high and (gt is None or value > gt)
 
-    return Validator("a finite number" + _bounds(ge, gt, le, lt), accepts)
+    return Validator("a finite number" + _bounds(ge, gt, le), accepts)
 
 
 def integer(*, ge: int | None = None, le: int | None = None) -> Validator[int]:
@@ -118,7 +115,7 @@ def integer(*, ge: int | None = None, le: int | None = None) -> Validator[int]:
             return False
         return (ge is None or value >= ge) and (le is None or value <= le)
 
-    return Validator("an integer" + _bounds(ge, None, le, None), accepts)
+    return Validator("an integer" + _bounds(ge, None, le), accepts)
 
 
 def boolean() -> Validator[bool]:
@@ -131,14 +128,6 @@ def text() -> Validator[str]:
     return Validator(
         "a string that is not empty",
         lambda value: isinstance(value, str) and bool(value.strip()),
-    )
-
-
-def one_of(choices: Collection[str]) -> Validator[str]:
-    """Accept one of the given strings."""
-    return Validator(
-        "one of " + ", ".join(map(repr, choices)),
-        lambda value: isinstance(value, str) and value in choices,
     )
 
 
@@ -200,10 +189,10 @@ def to_float_tuple(value: Iterable[float]) -> tuple[float, ...]:
     return to_tuple(value)
 
 
-def _bounds(ge: float | None, gt: float | None, le: float | None, lt: float | None) -> str:
+def _bounds(ge: float | None, gt: float | None, le: float | None) -> str:
     words = [
         f"{sign} {bound}"
-        for sign, bound in ((">=", ge), (">", gt), ("<=", le), ("<", lt))
+        for sign, bound in ((">=", ge), (">", gt), ("<=", le))
         if bound is not None
     ]
     return " " + " and ".join(words) if words else ""

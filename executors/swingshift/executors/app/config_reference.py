@@ -58,16 +58,17 @@ def _parameters(kind: type, prefix: str) -> Iterator[ParameterDoc]:
             continue
         yield ParameterDoc(
             key=key,
-            type=_type_in_words(field.type),
+            type=type_in_words(field.type),
             default=_default_in_words(field.default),
             allowed=field.validator.allowed if isinstance(field.validator, Validator) else "",
             description=str(field.metadata.get("help", "")),
         )
 
 
-def _type_in_words(annotation: object) -> str:
+def type_in_words(annotation: object) -> str:
+    """Return an annotation in the words of a configuration file."""
     if isinstance(annotation, types.UnionType):
-        return " or ".join(map(_type_in_words, annotation.__args__))
+        return " or ".join(map(type_in_words, annotation.__args__))
     if annotation is types.NoneType:
         return "null"
     origin = getattr(annotation, "__origin__", annotation)

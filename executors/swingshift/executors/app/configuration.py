@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from swingshift.executors.app.config_reference import join_key
-from swingshift.executors.app.known_keys import KnownKey, find_known_key
+from swingshift.executors.app.known_keys import KNOWN_KEYS, KnownKey
 from swingshift.executors.app.structuring import dump_config, show_value, structure_section
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import ConfigError
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 def load_config(source: Path | Mapping[str, object], overrides: Sequence[str] = ()) -> RunConfig:
     """Return the configuration of a run.
 
-    Logs a warning for each key that verl knows and nothing here uses.
+    Logs a warning that names the keys that verl knows and nothing here uses, for each reason.
 
     Args:
         source: A YAML file, or the mapping that one would hold.
@@ -72,7 +72,7 @@ def read_mapping(
 def structure_config(mapping: Mapping[str, object]) -> RunConfig:
     """Return the configuration that a plain mapping describes.
 
-    Logs a warning for each key that verl knows and nothing here uses.
+    Logs a warning that names the keys that verl knows and nothing here uses, for each reason.
 
     Raises:
         ConfigError: Keys or values are not acceptable; one line each.
@@ -80,9 +80,7 @@ def structure_config(mapping: Mapping[str, object]) -> RunConfig:
     unused: dict[str, _Unused] = {}
     kept = _without_unused(mapping, RunConfig, "", unused)
     problems = [entry.refusal for entry in unused.values() if entry.is_refused]
-    for entry in unused.values():
-        if not entry.is_refused:
-            _log.warning("%s has no effect: %s", entry.known.key, entry.known.reason)
+    _warn([entry.known for entry in unused.values() if not entry.is_refused])
     try:
         config = structure_section(RunConfig, kept)
     except ConfigError as error:
@@ -90,6 +88,15 @@ def structure_config(mapping: Mapping[str, object]) -> RunConfig:
     if problems:
         raise ConfigError("\n".join(problems))
     return config
+
+
+def _warn(accepted: Sequence[KnownKey]) -> None:
+    """Log one warning for each reason, with all the keys that it holds for."""
+    keys: dict[str, list[str]] = {}
+    for known in accepted:
+        keys.setdefault(known.reason, []).append(known.key)
+    for reason, names in keys.items():
+        _log.warning("no effect: %s (%s)", ", ".join(names), reason)
 
 
 @attrs.frozen
@@ -125,19 +132,20 @@ def _without_unused(
         section = sections.get(name)
         if isinstance(section, type) and attrs.has(section) and isinstance(value, Mapping):
             kept[name] = _without_unused(value, section, key, unused)
-        elif name in sections or find_known_key(key) is None:
-            kept[name] = value
-        else:
-            for leaf in _leaves(key, value):
+        elif key in KNOWN_KEYS:
+            for leaf in _leaves(key, value, KNOWN_KEYS[key]):
                 unused.setdefault(leaf.known.key, leaf)
+        else:
+            kept[name] = value
     return kept
 
 
-def _leaves(key: str, value: object) -> Iterator[_Unused]:
+def _leaves(key: str, value: object, above: KnownKey) -> Iterator[_Unused]:
+    known = KNOWN_KEYS.get(key, above)
     if isinstance(value, Mapping) and value:
         for name, below in value.items():
-            yield from _leaves(join_key(key, str(name)), below)
-    elif (known := find_known_key(key)) is not None:
+            yield from _leaves(join_key(key, str(name)), below, known)
+    else:
         yield _Unused(key, value, known)
 
 

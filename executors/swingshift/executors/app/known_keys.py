@@ -36,15 +36,6 @@ class KnownKey:
         return self.is_refused and not any(_is_same(value, item) for item in self.harmless)
 
 
-def find_known_key(key: str) -> KnownKey | None:
-    """Return the entry for a full dotted key, or the nearest entry above it, or ``None``."""
-    while key:
-        if key in KNOWN_KEYS:
-            return KNOWN_KEYS[key]
-        key = key.rpartition(".")[0]
-    return None
-
-
 def _is_same(value: object, other: object) -> bool:
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
@@ -62,6 +53,7 @@ _ACTOR = "actor_rollout_ref.actor."
 _MEGATRON = "actor_rollout_ref.actor.megatron."
 _ENGINE = "actor_rollout_ref.rollout."
 
+_LAYOUT = "the trainer is split by tensors, pipeline stages, experts and data alone"
 _LEARNING = "how the model learns is the executor's; set it under executor"
 _MODEL = "the model is the executor's; describe it under executor"
 _PROMPTS = "what the prompts are is the executor's; set it under executor"
@@ -84,8 +76,12 @@ _ACCEPTED = (
         "image_key video_key trust_remote_code custom_cls return_multi_modal_inputs sampler "
         "datagen apply_chat_template_kwargs",
     ),
-    *_accept(_MODEL, "actor_rollout_ref.", "model hybrid_engine"),
-    *_accept(_TRAINER_TUNING, "actor_rollout_ref.", "_target_ nccl_timeout ref checkpoint_engine"),
+    *_accept(_MODEL, "actor_rollout_ref.", "model"),
+    *_accept(
+        _TRAINER_TUNING,
+        "actor_rollout_ref.",
+        "_target_ hybrid_engine nccl_timeout ref checkpoint_engine",
+    ),
     *_accept(
         _LEARNING,
         _ACTOR,
@@ -176,9 +172,9 @@ _REFUSED = (
     _refuse("the trainer's layout is Megatron's", f"{_ACTOR}fsdp_config"),
     _refuse("the trainer's layout is Megatron's", f"{_ACTOR}ulysses_sequence_parallel_size", 1),
     _refuse("a batch is trained once", f"{_ACTOR}ppo_epochs", 1),
-    _refuse("not modelled", f"{_MEGATRON}context_parallel_size", 1),
-    _refuse("not modelled", f"{_MEGATRON}virtual_pipeline_model_parallel_size", None),
-    _refuse("not modelled", f"{_MEGATRON}expert_tensor_parallel_size", 1, None),
+    _refuse(_LAYOUT, f"{_MEGATRON}context_parallel_size", 1),
+    _refuse(_LAYOUT, f"{_MEGATRON}virtual_pipeline_model_parallel_size", None),
+    _refuse(_LAYOUT, f"{_MEGATRON}expert_tensor_parallel_size", 1, None),
     _refuse("responses are generated asynchronously", f"{_ENGINE}mode", "async"),
     _refuse("write data.max_prompt_length", f"{_ENGINE}prompt_length"),
     _refuse("write data.max_response_length", f"{_ENGINE}response_length"),
@@ -187,6 +183,11 @@ _REFUSED = (
     _refuse("a replica is split by tensors alone", f"{_ENGINE}expert_parallel_size", 1),
     _refuse(
         "a hybrid replica gives its cache back at each switch", f"{_ENGINE}free_cache_engine", True
+    ),
+    _refuse(
+        "an episode of several turns is the executor's; set it under executor",
+        f"{_ENGINE}multi_turn.enable",
+        False,
     ),
     _refuse("every response of a prompt is waited for", f"{_ENGINE}over_sample_rate", 0),
     _refuse("responses are always generated", f"{_ENGINE}skip_rollout", False),

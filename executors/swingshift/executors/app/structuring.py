@@ -10,6 +10,7 @@ import copy
 import difflib
 import json
 import reprlib
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar, cast, get_args, get_origin
 
@@ -21,11 +22,11 @@ from cattrs import (
     ForbiddenExtraKeysError,
     IterableValidationError,
 )
-from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_factory
+from cattrs.cols import mapping_structure_factory
 from cattrs.gen import make_dict_structure_fn, override
 
-from swingshift.executors.app.config_reference import describe, join_key
-from swingshift.sdk.config import ExecutorSection, RunConfig, Scalar
+from swingshift.executors.app.config_reference import describe, join_key, type_in_words
+from swingshift.sdk.config import ExecutorSection, RunConfig, Scalar, is_scalar
 from swingshift.sdk.errors import ConfigError, did_you_mean
 from swingshift.sdk.validators import (
     InvalidValueError,
@@ -71,9 +72,7 @@ def dump_config(config: RunConfig) -> dict[str, object]:
 
 
 def show_value(value: object) -> str:
-    """Return a value for an error message: null, true and false as in a file, long ones
-    shortened.
-    """
+    """Return a value as an error shows it: null, true and false as in a file, long ones cut."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return _repr.repr(value)
@@ -101,12 +100,10 @@ def _lines(
         for inner in unnoted:
             yield from _section_lines(inner, key, given, everywhere)
     elif isinstance(error, IterableValidationError):
+        items = cast("Mapping[object, object]", given)
         for inner, place in error.group_exceptions()[0]:
-            if isinstance(given, Mapping):
-                below, item = join_key(key, str(place.index)), given.get(place.index)
-            else:
-                below, item = f"{key}[{place.index}]", _item(given, place.index)
-            yield from _lines(inner, below, item, everywhere)
+            index = f"[{place.index}]" if isinstance(given, list | tuple) else f".{place.index}"
+            yield from _lines(inner, key + index, items[place.index], everywhere)
     elif isinstance(error, InvalidValueError):
         element = error.name[error.name.find("[") :] if "[" in error.name else ""
         yield _refused(key + element, error)
@@ -153,11 +150,7 @@ def _allowed(kind: type, name: str) -> str:
     field = attrs.fields_dict(kind)[name]
     if isinstance(field.validator, Validator):
         return field.validator.allowed
-    return "a section of keys" if _is_class(field.type) else str(field.type)
-
-
-def _item(items: object, index: object) -> object:
-    return items[index] if isinstance(items, Sequence) and isinstance(index, int) else None
+    return _SECTION.allowed if _is_class(field.type) else type_in_words(field.type)
 
 
 def _only(limits: Validator[_T]) -> _Hook:
@@ -200,9 +193,19 @@ def _class_hook(kind: type[attrs.AttrsInstance], converter: Converter) -> _Hook:
         for field in attrs.fields(kind)
     }
     make_hook = cast("Callable[..., _Hook]", make_dict_structure_fn)
-    build = _after(_SECTION, make_hook(kind, converter, **hooks))
+    return _section_hook(make_hook(kind, converter, **hooks))
+
+
+def _section_hook(hook: _Hook) -> _Hook:
+    build = _after(_SECTION, hook)
     # A section with nothing below it is read as null.
     return lambda value, kind: build({} if value is None else value, kind)
+
+
+def _list_hook(kind: object, converter: Converter) -> _Hook:
+    as_list = types.GenericAlias(list, get_args(kind)[:1])
+    hook: _Hook = converter.get_structure_hook(as_list)
+    return _after(_LIST, lambda value, _: tuple(cast("list[object]", hook(value, as_list))))
 
 
 def _executor_hook(converter: Converter) -> _Hook:
@@ -246,12 +249,10 @@ def _make_converter() -> Converter:
     converter.register_structure_hook(str, _only(_STRING))
     converter.register_structure_hook_func(lambda kind: kind is object, lambda value, _: value)
     converter.register_structure_hook_func(lambda kind: kind == Scalar, _only(_SCALAR))
-    converter.register_structure_hook_factory(
-        _is_list, lambda kind: _after(_LIST, homogenous_tuple_structure_factory(kind, converter))
-    )
+    converter.register_structure_hook_factory(_is_list, lambda kind: _list_hook(kind, converter))
     converter.register_structure_hook_factory(
         _is_mapping,
-        lambda kind: _after(_SECTION, cast("_Hook", mapping_structure_factory(kind, converter))),
+        lambda kind: _section_hook(cast("_Hook", mapping_structure_factory(kind, converter))),
     )
     converter.register_structure_hook_factory(_is_class, lambda kind: _class_hook(kind, converter))
     converter.register_structure_hook(ExecutorSection, _executor_hook(converter))
@@ -263,9 +264,6 @@ _SECTION: Validator[object] = Validator(
     "a section of keys", lambda value: isinstance(value, Mapping)
 )
 _LIST: Validator[object] = Validator("a list", lambda value: isinstance(value, list | tuple))
-_SCALAR: Validator[object] = Validator(
-    "a number, a string, true, false or null",
-    lambda value: value is None or isinstance(value, bool | str) or finite().accepts(value),
-)
+_SCALAR: Validator[object] = Validator("a number, a string, true, false or null", is_scalar)
 _STRING: Validator[object] = Validator("a string", lambda value: isinstance(value, str))
 _CONVERTER = _make_converter()

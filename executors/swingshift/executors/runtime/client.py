@@ -4,12 +4,11 @@ elsewhere.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from swingshift.executors.rl.task import EpisodeRequest
-from swingshift.executors.runtime.deadlines import Deadlines
-from swingshift.executors.runtime.load_balancer import Lease, LoadBalancer
+from swingshift.executors.runtime.deadlines import Deadlines, Watchdog
+from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.events import RequestReturned, RequestRouted
@@ -89,6 +88,7 @@ class GenerationClient:
         self._deadlines = deadlines
         self._budget = max_response_tokens
         self._deadline_s = request_deadline_s
+        self._watchdog = Watchdog(request_deadline_s)
         self._retries = request_retries
 
     async def __call__(self, request: EpisodeRequest) -> Episode:
@@ -111,6 +111,10 @@ class GenerationClient:
         finally:
             self._balancer.forget(request.request_id)
 
+    def close(self) -> None:
+        """Release the timer; called once, when no request is in flight any more."""
+        self._watchdog.close()
+
     def _is_finished(self, generation: Generation, response: _Response) -> bool:
         response.extend(generation)
         return generation.finish_reason is not FinishReason.ABORT or response.tokens >= self._budget
@@ -122,9 +126,18 @@ class GenerationClient:
         self._recorder.emit(
             RequestRouted(key, lease.replica, lease.epoch, response.attempts, response.tokens)
         )
+        attempt = GenerationRequest(
+            key,
+            request.prompt,
+            request.response_index,
+            self._budget - response.tokens,
+            response.tokens,
+            response.handle,
+        )
         reason, tokens = "cancelled", 0
         try:
-            generation = await self._generate(lease, request, response)
+            with self._watchdog.watch():
+                generation = await self._executor.generate(lease.replica, attempt)
             reason, tokens = generation.finish_reason.value, generation.new_tokens
             return generation
         except TimeoutError:
@@ -138,20 +151,6 @@ class GenerationClient:
             self._recorder.emit(RequestReturned(key, lease.replica, lease.epoch, reason, tokens))
         self._count_failure(key, response, failure)
         return None
-
-    async def _generate(
-        self, lease: Lease, request: EpisodeRequest, response: _Response
-    ) -> Generation:
-        attempt = GenerationRequest(
-            request.request_id,
-            request.prompt,
-            request.response_index,
-            self._budget - response.tokens,
-            response.tokens,
-            response.handle,
-        )
-        async with asyncio.timeout(self._deadline_s):
-            return await self._executor.generate(lease.replica, attempt)
 
     def _count_failure(self, key: str, response: _Response, failure: SwingshiftError) -> None:
         response.failures += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from swingshift.sdk.events import Event, RequestReturned, RoutingChanged, RunStarted, StalenessReset
 from swingshift.sdk.executor import FinishReason, ReplicaKind
 
@@ -30,7 +32,13 @@ class _Meter:
 
 
 class RolloutRates:
-    """An event sink that knows samples per second of all serving replicas of each kind together."""
+    """An event sink that knows samples per second of all serving replicas of each kind together.
+
+    Attributes:
+        WANTS: The events it needs; others are ignored.
+    """
+
+    WANTS: ClassVar = (RequestReturned, RoutingChanged, StalenessReset, RunStarted)
 
     def __init__(self) -> None:
         """Start without observations."""

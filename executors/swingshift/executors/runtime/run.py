@@ -160,7 +160,12 @@ class TrainingRun:
     async def _drive(self, inventory: Inventory) -> RunReport:
         config, executor = self._config, self._executor
         rates, measurement, cycles = RolloutRates(), Measurement(), _Cycles(self._metric_sinks)
-        recorder = Recorder((rates, measurement, cycles, *self._event_sinks))
+        recorder = Recorder()
+        recorder.subscribe(rates, *RolloutRates.WANTS)
+        recorder.subscribe(measurement)
+        recorder.subscribe(cycles, CycleEnded)
+        for sink in self._event_sinks:
+            recorder.subscribe(sink)
         recorder.emit(self._started(inventory))
         deadlines = Deadlines(expiry_is_fault=executor.capabilities.virtual_time)
         changes, balancer = Changes(), LoadBalancer()
@@ -213,6 +218,7 @@ class TrainingRun:
             _log.error("run %s failed: %s", self._name, error)
         finally:
             await rollouter.stop()
+            client.close()
         trained, given_up = trainer.trained_samples, rollouter.given_up
         recorder.emit(
             RunEnded(outcome.value, reason, trained, self._total_samples - trained, given_up)

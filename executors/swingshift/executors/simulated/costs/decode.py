@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import number, require_whole, whole
 from swingshift.executors.simulated.costs.hardware import GpuSpec
 from swingshift.executors.simulated.costs.model import ModelSpec
+from swingshift.sdk.validators import finite, integer
 
 
 class StepCost(NamedTuple):
@@ -73,11 +73,11 @@ class DecodeParameters:
             detokenising, bookkeeping and the fixed state of linear-attention layers.
     """
 
-    bandwidth_efficiency: float = attrs.field(default=0.7, validator=number(above=0, at_most=1))
-    flops_efficiency: float = attrs.field(default=0.5, validator=number(above=0, at_most=1))
-    prefill_efficiency: float = attrs.field(default=0.4, validator=number(above=0, at_most=1))
-    step_overhead_s: float = attrs.field(default=5e-3, validator=number(at_least=0))
-    overhead_per_sequence_s: float = attrs.field(default=2e-5, validator=number(at_least=0))
+    bandwidth_efficiency: float = attrs.field(default=0.7, validator=finite(gt=0, le=1))
+    flops_efficiency: float = attrs.field(default=0.5, validator=finite(gt=0, le=1))
+    prefill_efficiency: float = attrs.field(default=0.4, validator=finite(gt=0, le=1))
+    step_overhead_s: float = attrs.field(default=5e-3, validator=finite(ge=0))
+    overhead_per_sequence_s: float = attrs.field(default=2e-5, validator=finite(ge=0))
 
 
 class _BatchCost(NamedTuple):
@@ -103,7 +103,7 @@ class DecodeModel:
 
     model: ModelSpec
     gpu: GpuSpec
-    tensor_parallel: int = attrs.field(validator=whole(1))
+    tensor_parallel: int = attrs.field(validator=integer(ge=1))
     parameters: DecodeParameters = attrs.field(factory=DecodeParameters)
     _costs: list[_BatchCost] = attrs.field(init=False, repr=False, eq=False, factory=list)
 
@@ -144,7 +144,7 @@ class DecodeModel:
         return flops / (peak * self.parameters.prefill_efficiency)
 
     def _extend(self, batch: int) -> None:
-        require_whole("batch", batch, at_least=1)
+        integer(ge=1).check("batch", batch)
         self._costs.extend(self._batch_cost(size) for size in range(len(self._costs), batch + 1))
 
     def _batch_cost(self, batch: int) -> _BatchCost:

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import number
 from swingshift.sdk.errors import UnknownNameError
+from swingshift.sdk.validators import finite
 
 # PCIe 5.0 x16: 32 GT/s on 16 lanes, about 64 GB/s in each direction; all three GPUs below use it.
 PCIE5_X16_BYTES_PER_S = 64e9
@@ -33,15 +33,15 @@ class GpuSpec:
     """
 
     name: str
-    memory_bytes: float = attrs.field(validator=number(above=0))
-    memory_bandwidth_bytes_per_s: float = attrs.field(validator=number(above=0))
-    bf16_flops_per_s: float = attrs.field(validator=number(above=0))
+    memory_bytes: float = attrs.field(validator=finite(gt=0))
+    memory_bandwidth_bytes_per_s: float = attrs.field(validator=finite(gt=0))
+    bf16_flops_per_s: float = attrs.field(validator=finite(gt=0))
     host_link_bytes_per_s: float = attrs.field(
-        default=PCIE5_X16_BYTES_PER_S, validator=number(above=0)
+        default=PCIE5_X16_BYTES_PER_S, validator=finite(gt=0)
     )
-    nvlink_bytes_per_s: float = attrs.field(default=NVLINK4_BYTES_PER_S, validator=number(above=0))
+    nvlink_bytes_per_s: float = attrs.field(default=NVLINK4_BYTES_PER_S, validator=finite(gt=0))
     network_bytes_per_s: float = attrs.field(
-        default=NETWORK_400G_BYTES_PER_S, validator=number(above=0)
+        default=NETWORK_400G_BYTES_PER_S, validator=finite(gt=0)
     )
 
 

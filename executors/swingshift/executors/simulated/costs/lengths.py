@@ -9,9 +9,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from swingshift.executors.simulated.costs._checks import number, require_whole, whole
 from swingshift.executors.simulated.costs.schedule import Schedule
 from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import finite, integer
 
 BLOCK_PROMPTS = 1024
 _KEPT_BLOCKS = 8
@@ -31,10 +31,10 @@ class PromptLengths:
         max_tokens: Longest prompt.
     """
 
-    mean_tokens: float = attrs.field(default=150.0, validator=number(above=0))
-    sigma: float = attrs.field(default=0.5, validator=number(at_least=0))
-    min_tokens: int = attrs.field(default=16, validator=whole(1))
-    max_tokens: int = attrs.field(default=2048, validator=whole(1))
+    mean_tokens: float = attrs.field(default=150.0, validator=finite(gt=0))
+    sigma: float = attrs.field(default=0.5, validator=finite(ge=0))
+    min_tokens: int = attrs.field(default=16, validator=integer(ge=1))
+    max_tokens: int = attrs.field(default=2048, validator=integer(ge=1))
 
     def __attrs_post_init__(self) -> None:
         _require_between(self.mean_tokens, self.min_tokens, self.max_tokens)
@@ -70,11 +70,11 @@ class LengthModel:
             mean moves by it only as far as the limits let it.
     """
 
-    mean_tokens: float = attrs.field(default=13_000.0, validator=number(above=0))
-    difficulty_sigma: float = attrs.field(default=0.75, validator=number(at_least=0))
-    response_sigma: float = attrs.field(default=0.285, validator=number(at_least=0))
-    min_tokens: int = attrs.field(default=16, validator=whole(1))
-    max_tokens: int = attrs.field(default=64_000, validator=whole(1))
+    mean_tokens: float = attrs.field(default=13_000.0, validator=finite(gt=0))
+    difficulty_sigma: float = attrs.field(default=0.75, validator=finite(ge=0))
+    response_sigma: float = attrs.field(default=0.285, validator=finite(ge=0))
+    min_tokens: int = attrs.field(default=16, validator=integer(ge=1))
+    max_tokens: int = attrs.field(default=64_000, validator=integer(ge=1))
     prompt: PromptLengths = attrs.field(factory=PromptLengths)
     schedule: Schedule = attrs.field(factory=Schedule)
 
@@ -121,8 +121,8 @@ class LengthSource:
             seed: At least 0.
             responses_per_prompt: At least 1.
         """
-        require_whole("seed", seed, at_least=0)
-        require_whole("responses_per_prompt", responses_per_prompt, at_least=1)
+        integer(ge=0).check("seed", seed)
+        integer(ge=1).check("responses_per_prompt", responses_per_prompt)
         self._model = model
         self._seed = seed
         self._responses_per_prompt = responses_per_prompt

@@ -6,11 +6,11 @@ import math
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import number, require_whole
 from swingshift.executors.simulated.costs.hardware import GpuSpec
 from swingshift.executors.simulated.costs.model import ModelSpec
 from swingshift.executors.simulated.costs.topology import TrainerTopology
 from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import finite, integer
 
 
 @attrs.frozen(kw_only=True)
@@ -25,9 +25,9 @@ class MemoryParameters:
         optimizer_bytes_per_param: An fp32 master weight and Adam's two fp32 moments.
     """
 
-    activation_reserve_bytes: float = attrs.field(default=2e9, validator=number(at_least=0))
-    gradient_bytes_per_param: float = attrs.field(default=4.0, validator=number(at_least=0))
-    optimizer_bytes_per_param: float = attrs.field(default=12.0, validator=number(at_least=0))
+    activation_reserve_bytes: float = attrs.field(default=2e9, validator=finite(ge=0))
+    gradient_bytes_per_param: float = attrs.field(default=4.0, validator=finite(ge=0))
+    optimizer_bytes_per_param: float = attrs.field(default=12.0, validator=finite(ge=0))
 
 
 @attrs.frozen(kw_only=True)
@@ -76,7 +76,7 @@ def kv_capacity_tokens(
         ConfigError: The share is out of range, or leaves no room for the cache; names the least
             that does.
     """
-    require_whole("tensor_parallel", tensor_parallel, at_least=1)
+    integer(ge=1).check("tensor_parallel", tensor_parallel)
     if not 0.0 < memory_share <= 1.0:
         raise ConfigError(f"memory share {memory_share} must be above 0 and at most 1")
     token_bytes = model.kv_bytes_per_token_and_gpu(tensor_parallel)

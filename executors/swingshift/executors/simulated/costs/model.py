@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import number, whole
 from swingshift.sdk.errors import ConfigError, UnknownNameError
+from swingshift.sdk.validators import finite, integer
 
 
 @attrs.frozen(kw_only=True)
@@ -35,17 +35,17 @@ class ModelSpec:
     """
 
     name: str
-    total_params: float = attrs.field(validator=number(above=0))
-    active_params: float = attrs.field(validator=number(above=0))
-    layers: int = attrs.field(validator=whole(1))
-    attention_layers: int = attrs.field(validator=whole(1))
-    query_heads: int = attrs.field(validator=whole(1))
-    kv_heads: int = attrs.field(validator=whole(1))
-    head_dim: int = attrs.field(validator=whole(1))
-    experts: int = attrs.field(default=1, validator=whole(1))
-    experts_per_token: int = attrs.field(default=1, validator=whole(1))
-    bytes_per_param: float = attrs.field(default=2.0, validator=number(above=0))
-    kv_bytes_per_element: float = attrs.field(default=2.0, validator=number(above=0))
+    total_params: float = attrs.field(validator=finite(gt=0))
+    active_params: float = attrs.field(validator=finite(gt=0))
+    layers: int = attrs.field(validator=integer(ge=1))
+    attention_layers: int = attrs.field(validator=integer(ge=1))
+    query_heads: int = attrs.field(validator=integer(ge=1))
+    kv_heads: int = attrs.field(validator=integer(ge=1))
+    head_dim: int = attrs.field(validator=integer(ge=1))
+    experts: int = attrs.field(default=1, validator=integer(ge=1))
+    experts_per_token: int = attrs.field(default=1, validator=integer(ge=1))
+    bytes_per_param: float = attrs.field(default=2.0, validator=finite(gt=0))
+    kv_bytes_per_element: float = attrs.field(default=2.0, validator=finite(gt=0))
 
     def __attrs_post_init__(self) -> None:
         if self.attention_layers > self.layers:

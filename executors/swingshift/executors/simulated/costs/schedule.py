@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import number, whole
 from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import finite, integer
 
 
 @attrs.frozen(kw_only=True)
@@ -26,10 +26,10 @@ class Drift:
         geometric: Move by equal ratios instead of equal differences.
     """
 
-    end: int = attrs.field(validator=whole(1))
-    to_factor: float = attrs.field(validator=number(above=0))
-    start: int = attrs.field(default=0, validator=whole(0))
-    from_factor: float = attrs.field(default=1.0, validator=number(above=0))
+    end: int = attrs.field(validator=integer(ge=1))
+    to_factor: float = attrs.field(validator=finite(gt=0))
+    start: int = attrs.field(default=0, validator=integer(ge=0))
+    from_factor: float = attrs.field(default=1.0, validator=finite(gt=0))
     geometric: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
@@ -53,8 +53,8 @@ class Oscillation:
         amplitude: Greatest distance from 1, below 1.
     """
 
-    period: float = attrs.field(validator=number(above=0))
-    amplitude: float = attrs.field(validator=number(at_least=0, at_most=0.99))
+    period: float = attrs.field(validator=finite(gt=0))
+    amplitude: float = attrs.field(validator=finite(ge=0, le=0.99))
 
     def factor(self, position: int) -> float:
         """Return the factor at a position."""
@@ -65,8 +65,8 @@ class Oscillation:
 class Regime:
     """A factor that holds from a position until the next regime begins."""
 
-    start: int = attrs.field(validator=whole(0))
-    factor: float = attrs.field(validator=number(above=0))
+    start: int = attrs.field(validator=integer(ge=0))
+    factor: float = attrs.field(validator=finite(gt=0))
 
 
 @attrs.frozen(kw_only=True)

@@ -6,8 +6,8 @@ import math
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import whole
 from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import integer
 
 
 @attrs.frozen(kw_only=True)
@@ -25,10 +25,10 @@ class TrainerTopology:
         expert_parallel: GPUs that share the routed experts of a layer.
     """
 
-    gpus: int = attrs.field(validator=whole(1))
-    tensor_parallel: int = attrs.field(default=1, validator=whole(1))
-    pipeline_parallel: int = attrs.field(default=1, validator=whole(1))
-    expert_parallel: int = attrs.field(default=1, validator=whole(1))
+    gpus: int = attrs.field(validator=integer(ge=1))
+    tensor_parallel: int = attrs.field(default=1, validator=integer(ge=1))
+    pipeline_parallel: int = attrs.field(default=1, validator=integer(ge=1))
+    expert_parallel: int = attrs.field(default=1, validator=integer(ge=1))
 
     def __attrs_post_init__(self) -> None:
         if self.gpus % self.pipeline_parallel:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import number, whole
 from swingshift.executors.simulated.costs.hardware import GpuSpec
 from swingshift.executors.simulated.costs.memory import MemoryParameters
 from swingshift.executors.simulated.costs.model import ModelSpec
 from swingshift.executors.simulated.costs.topology import TrainerTopology
+from swingshift.sdk.validators import finite, integer
 
 
 @attrs.frozen(kw_only=True)
@@ -24,9 +24,9 @@ class FitWork:
         optimizer_steps: Optimizer steps that the fit step makes.
     """
 
-    tokens: float = attrs.field(validator=number(at_least=0))
-    squared_tokens: float = attrs.field(validator=number(at_least=0))
-    optimizer_steps: int = attrs.field(default=1, validator=whole(1))
+    tokens: float = attrs.field(validator=finite(ge=0))
+    squared_tokens: float = attrs.field(validator=finite(ge=0))
+    optimizer_steps: int = attrs.field(default=1, validator=integer(ge=1))
 
     @classmethod
     def of(cls, lengths: Iterable[int], optimizer_steps: int = 1) -> FitWork:
@@ -56,12 +56,12 @@ class TrainingParameters:
         advantage_s: Seconds per fit step to compute advantages.
     """
 
-    mfu: float = attrs.field(default=0.3, validator=number(above=0, at_most=1))
-    loss_per_doubling: float = attrs.field(default=0.05, validator=number(at_least=0, at_most=0.5))
-    microbatch_tokens: float = attrs.field(default=64_000.0, validator=number(above=0))
-    optimizer_step_s: float = attrs.field(default=2.0, validator=number(at_least=0))
-    network_efficiency: float = attrs.field(default=0.5, validator=number(above=0, at_most=1))
-    advantage_s: float = attrs.field(default=0.5, validator=number(at_least=0))
+    mfu: float = attrs.field(default=0.3, validator=finite(gt=0, le=1))
+    loss_per_doubling: float = attrs.field(default=0.05, validator=finite(ge=0, le=0.5))
+    microbatch_tokens: float = attrs.field(default=64_000.0, validator=finite(gt=0))
+    optimizer_step_s: float = attrs.field(default=2.0, validator=finite(ge=0))
+    network_efficiency: float = attrs.field(default=0.5, validator=finite(gt=0, le=1))
+    advantage_s: float = attrs.field(default=0.5, validator=finite(ge=0))
 
 
 @attrs.frozen(kw_only=True)

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import attrs
 
-from swingshift.executors.simulated.costs._checks import number, require_whole
 from swingshift.executors.simulated.costs.hardware import GpuSpec
 from swingshift.executors.simulated.costs.model import ModelSpec
+from swingshift.sdk.validators import finite, integer
 
 
 @attrs.frozen(kw_only=True)
@@ -44,14 +44,14 @@ class TransferParameters:
         offload_latency_s: Per offload or reload of a part of the training state.
     """
 
-    network_efficiency: float = attrs.field(default=0.45, validator=number(above=0, at_most=1))
-    gather_efficiency: float = attrs.field(default=0.1, validator=number(above=0, at_most=1))
-    host_link_efficiency: float = attrs.field(default=0.4, validator=number(above=0, at_most=1))
-    sync_latency_s: float = attrs.field(default=0.3, validator=number(at_least=0))
-    sleep_latency_s: float = attrs.field(default=1.0, validator=number(at_least=0))
-    wake_weights_latency_s: float = attrs.field(default=0.8, validator=number(at_least=0))
-    wake_kv_cache_latency_s: float = attrs.field(default=0.8, validator=number(at_least=0))
-    offload_latency_s: float = attrs.field(default=0.4, validator=number(at_least=0))
+    network_efficiency: float = attrs.field(default=0.45, validator=finite(gt=0, le=1))
+    gather_efficiency: float = attrs.field(default=0.1, validator=finite(gt=0, le=1))
+    host_link_efficiency: float = attrs.field(default=0.4, validator=finite(gt=0, le=1))
+    sync_latency_s: float = attrs.field(default=0.3, validator=finite(ge=0))
+    sleep_latency_s: float = attrs.field(default=1.0, validator=finite(ge=0))
+    wake_weights_latency_s: float = attrs.field(default=0.8, validator=finite(ge=0))
+    wake_kv_cache_latency_s: float = attrs.field(default=0.8, validator=finite(ge=0))
+    offload_latency_s: float = attrs.field(default=0.4, validator=finite(ge=0))
 
 
 @attrs.frozen(kw_only=True)
@@ -131,7 +131,7 @@ class TransferModel:
         return self.parameters.offload_latency_s + self._host_link_s(bytes_per_gpu)
 
     def _slice_bytes(self, tensor_parallel: int) -> float:
-        require_whole("tensor_parallel", tensor_parallel, at_least=1)
+        integer(ge=1).check("tensor_parallel", tensor_parallel)
         return self.model.weight_bytes / tensor_parallel
 
     def _host_link_s(self, moved_bytes: float) -> float:

@@ -8,8 +8,8 @@ import math
 import attrs
 import numpy as np
 
-from swingshift.executors.simulated.costs._checks import number, require_whole
 from swingshift.executors.simulated.costs.schedule import Schedule
+from swingshift.sdk.validators import finite, integer
 
 _NOISE, _OUTLIERS = range(2)
 
@@ -25,9 +25,9 @@ class Variation:
         schedule: Factor by the number of calls made before on the same stream.
     """
 
-    noise_sigma: float = attrs.field(default=0.0, validator=number(at_least=0))
-    outlier_probability: float = attrs.field(default=0.0, validator=number(at_least=0, at_most=1))
-    outlier_factor: float = attrs.field(default=1.0, validator=number(above=0))
+    noise_sigma: float = attrs.field(default=0.0, validator=finite(ge=0))
+    outlier_probability: float = attrs.field(default=0.0, validator=finite(ge=0, le=1))
+    outlier_factor: float = attrs.field(default=1.0, validator=finite(gt=0))
     schedule: Schedule = attrs.field(factory=Schedule)
 
 
@@ -45,7 +45,7 @@ class VariationSource:
             variation: What to draw from.
             seed: At least 0.
         """
-        require_whole("seed", seed, at_least=0)
+        integer(ge=0).check("seed", seed)
         self._variation = variation
         self._seed = seed
         self._calls: dict[str, int] = {}

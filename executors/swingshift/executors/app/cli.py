@@ -1,0 +1,80 @@
+"""The command ``swingshift``: the root application, the commands of other parts, exit statuses.
+
+A part adds a command with an entry point of the group ``swingshift.commands``: a function
+``register(app: typer.Typer) -> None``. It runs whenever the command line starts, so it, and the
+module it is in, must import nothing heavy; a command imports what it needs when it is called.
+
+Exit statuses: 0 done, 1 a fault (with a traceback), 2 something the user wrote (a line for each
+problem), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.metadata import entry_points, version
+from typing import Annotated
+
+import typer
+
+from swingshift.executors.app import commands
+from swingshift.sdk.errors import UserError
+from swingshift.sdk.validators import InvalidValueError
+
+COMMAND_GROUP = "swingshift.commands"
+"""The entry-point group in which a distribution names functions that add commands."""
+
+_USER_ERROR_STATUS = 2
+_EPILOG = "Example: [bold]swingshift bench published --quick --policy fixed_ratio[/bold]"
+
+
+def main() -> None:
+    """Run the command line with the arguments of this process, and exit."""
+    _log_to_stderr()
+    app = make_app()
+    try:
+        app()
+    except (UserError, InvalidValueError) as error:
+        if "--debug" in sys.argv[1:]:
+            raise
+        for line in str(error).splitlines():
+            typer.echo(f"error: {line}", err=True)
+        sys.exit(_USER_ERROR_STATUS)
+
+
+def make_app() -> typer.Typer:
+    """Return the root application with every command that can be loaded.
+
+    A command that cannot is left out, and one line on stderr says so: a broken plug-in must not
+    take the others with it.
+    """
+    app = typer.Typer(
+        name="swingshift",
+        help="Lend a trainer's GPUs to rollouts while they would wait for data.",
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    commands.register(app)
+    for point in sorted(entry_points(group=COMMAND_GROUP), key=lambda point: point.name):
+        try:
+            point.load()(app)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            typer.echo(f"warning: command {point.name!r} is left out: {reason}", err=True)
+    return app
+
+
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of every error.")
+    ] = False,
+) -> None:
+    ...
