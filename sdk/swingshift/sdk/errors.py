@@ -50,8 +50,6 @@ class CallOrderError(SwingshiftError):
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest known name, or an empty string when none is
-    close.
-    """
+    """Return ``"; did you mean 'x'?"`` for the closest known name, or "" when none is close."""
     close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,5 +1,4 @@
-"""What the control plane needs from hardware: one object of async verbs, and the values they
-exchange.
+"""What the control plane needs from hardware: one object of async verbs, and their values.
 
 An adapter (simulated, one box, a cluster) implements `Executor` and has no opinions: it never
 retries, orders or times out on its own. The control plane decides all that, so that every adapter
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import attrs
 
 from swingshift.sdk.errors import SwingshiftError
+from swingshift.sdk.validators import InvalidValueError
 
 
 class ExecutorError(SwingshiftError):
@@ -24,9 +24,7 @@ class ExecutorError(SwingshiftError):
 
 
 class ReplicaLostError(ExecutorError):
-    """The replica behind a verb is gone; its in-flight work is lost unless it was handed back
-    before.
-    """
+    """The replica behind a verb is gone, and with it all work it had not handed back."""
 
 
 class ReplicaKind(enum.StrEnum):
@@ -104,8 +102,11 @@ class TrainerGpu:
 
 @attrs.frozen(kw_only=True)
 class Inventory:
-    """What `Executor.start` brought up: hybrid replicas asleep, standalone ones with weights of
-    unknown age.
+    """What `Executor.start` brought up.
+
+    Attributes:
+        replicas: Hybrid ones are asleep, standalone ones awake with weights of unknown age.
+        trainer_gpus: The GPUs that train; hybrid replicas run on them.
     """
 
     replicas: tuple[Replica, ...]
@@ -127,8 +128,9 @@ class Inventory:
 
 @attrs.frozen(kw_only=True)
 class Capabilities:
-    """What an adapter can do beyond the minimum; the control plane refuses configurations that
-    need more.
+    """What an adapter can do beyond the minimum.
+
+    The control plane refuses configurations that need more.
 
     Attributes:
         pause_keep: ``pause(..., KEEP)`` holds requests in the engine; without it they are aborted
@@ -144,9 +146,7 @@ class Capabilities:
 
 
 class Prompt(NamedTuple):
-    """One entry of the data set: its position, its length, and where the adapter finds its
-    content.
-    """
+    """One entry of the data set: its position, its length, and a handle of its content."""
 
     position: int
     tokens: int
@@ -192,8 +192,12 @@ class Generation(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What the engine itself says is in flight on one replica: requests, and the tokens they hold
-    in context.
+    """What the engine itself says is in flight on one replica.
+
+    Attributes:
+        running: Requests being generated.
+        waiting: Requests not yet begun.
+        tokens: Tokens that the running ones hold in context.
     """
 
     running: int
@@ -220,14 +224,36 @@ class Episode:
 
 @attrs.frozen(kw_only=True)
 class Sample:
-    """One prompt with all its responses and rewards: what the queue holds and the trainer
-    consumes.
+    """One prompt with its responses and rewards: what the queue holds and the trainer consumes.
+
+    Attributes:
+        sample_id: Unique in its run.
+        prompt: What was answered.
+        episodes: The responses, one or more.
+        rewards: One per response, in the same order.
+
+    Raises:
+        InvalidValueError: There is no response, one without tokens, or not one reward for each.
     """
 
     sample_id: int
     prompt: Prompt
     episodes: tuple[Episode, ...]
     rewards: tuple[float, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if not self.episodes or not all(episode.spans for episode in self.episodes):
+            raise InvalidValueError(
+                f"tokens of the responses of sample {self.sample_id}",
+                tuple(episode.tokens for episode in self.episodes),
+                "one or more counts, each at least 1",
+            )
+        if len(self.rewards) != len(self.episodes):
+            raise InvalidValueError(
+                f"rewards of sample {self.sample_id}",
+                self.rewards,
+                f"one for each of the {len(self.episodes)} responses",
+            )
 
     @property
     def first_version(self) -> int:
@@ -255,8 +281,11 @@ class FitBatch:
 
 @attrs.frozen(kw_only=True)
 class FitResult:
-    """Seconds by timing key (``old_log_prob``, ``update_actor``, ...) and metrics of the algorithm
-    by name.
+    """What one fit step took and came to.
+
+    Attributes:
+        timing_s: Seconds by timing key (``old_log_prob``, ``update_actor``, ...).
+        metrics: The algorithm's own metrics by name.
     """
 
     timing_s: Mapping[str, float]
@@ -287,8 +316,7 @@ class CapacityEvent(NamedTuple):
 
 
 class Executor(ABC):
-    """Async verbs over sets of replicas or GPUs. All order, retries, deadlines and rollback are
-    the caller's.
+    """Async verbs over sets of replicas or GPUs; order, retries and deadlines are the caller's.
 
     Every verb may be cancelled at any await point; the adapter then leaves the subject in a state
     from which `kill` and `restart` still work.
@@ -328,17 +356,14 @@ class Executor(ABC):
 
     @abstractmethod
     async def abort(self, replica: str, request_ids: Sequence[str]) -> None:
-        """Make the named requests return what they have with `FinishReason.ABORT`; unknown ids are
-        ignored.
+        """Make the named requests return what they have with `FinishReason.ABORT`.
 
-        Idempotent. Returns when the engine has let go of them.
+        Idempotent; unknown ids are ignored. Returns when the engine has let go of them.
         """
 
     @abstractmethod
     def progress(self, replica: str) -> Progress:
-        """Return what the engine last reported to be in flight on a replica; zeros for one that is
-        not awake.
-        """
+        """Return what the engine last reported to be in flight; zeros for one not awake."""
 
     @abstractmethod
     async def pause(self, replicas: Sequence[str], mode: PauseMode) -> None:
@@ -358,8 +383,9 @@ class Executor(ABC):
 
     @abstractmethod
     async def sleep(self, replicas: Sequence[str]) -> Mapping[str, int]:
-        """Release KV cache and weights of paused replicas; idempotent, and safe after a partial
-        `wake`.
+        """Release KV cache and weights of paused replicas.
+
+        Idempotent, and safe after a partial `wake`.
 
         Returns:
             Free bytes per GPU of these replicas, measured device-wide after the release.
@@ -379,8 +405,8 @@ class Executor(ABC):
     ) -> Mapping[str, SyncOutcome]:
         """Send the trainer's weights to replicas; one call enters both sides of the collective.
 
-        Returns only when the trainer side is released. When cancelled, the replicas of the call are
-        indeterminate and the caller kills them before any retry.
+        Returns only when the trainer side is released. When it raises or is cancelled, the replicas
+        of the call are indeterminate and the caller kills them before any retry.
         """
 
     @abstractmethod
@@ -397,12 +423,11 @@ class Executor(ABC):
 
     @abstractmethod
     async def fit_step(self, batch: FitBatch) -> FitResult:
-        """Train on one batch; a repeated ``batch_id`` returns the first result and does not
-        train.
-        """
+        """Train on one batch; a repeated ``batch_id`` returns the first result without training."""
 
     @abstractmethod
     async def discard(self, handles: Sequence[str]) -> None:
-        """Free payloads nobody will ask for again (trained or given up); unknown handles are
-        ignored.
+        """Free payloads that nobody will ask for again: trained, or given up.
+
+        Idempotent; unknown handles are ignored.
         """

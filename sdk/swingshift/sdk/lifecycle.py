@@ -109,7 +109,7 @@ REPLICA_TABLE: Mapping[ReplicaEvent, Mapping[ReplicaState, ReplicaState]] = {
     },
     ReplicaEvent.SLEEP: {ReplicaState.DRAINING: ReplicaState.SLEEPING},
     ReplicaEvent.SLEPT: {ReplicaState.SLEEPING: ReplicaState.ASLEEP},
-    ReplicaEvent.LOSE: {state: ReplicaState.DEAD for state in ReplicaState},
+    ReplicaEvent.LOSE: dict.fromkeys(ReplicaState, ReplicaState.DEAD),
     ReplicaEvent.RESTART: {ReplicaState.DEAD: ReplicaState.STALE},
 }
 
@@ -159,7 +159,7 @@ def advance_replica(
         )
     if event is ReplicaEvent.ADMIT and status.version is None:
         raise IllegalTransitionError(
-            "replica got 'admit' before a weight sync; sync it first: its weights are of unknown age"
+            "replica got 'admit' with weights of unknown age; sync it first"
         )
     if event is ReplicaEvent.SYNC:
         return ReplicaStatus(state=following, version=version)

@@ -207,9 +207,6 @@ def _naming(key: str) -> Iterator[None]:
 def _remedy(point: EntryPoint) -> str:
     """Return what to do about an adapter that cannot be imported."""
     distribution = point.dist
-    if distribution is None:
-        return "install what it needs"
-    extras = distribution.metadata.get_all("Provides-Extra") or ()
-    if point.name in extras:
+    if distribution and point.name in (distribution.metadata.get_all("Provides-Extra") or ()):
         return f"install what it needs: pip install '{distribution.name}[{point.name}]'"
-    return f"install what {distribution.name} says it needs"
+    return "install what it needs"

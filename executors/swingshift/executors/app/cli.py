@@ -24,6 +24,7 @@ from swingshift.sdk.validators import InvalidValueError
 COMMAND_GROUP = "swingshift.commands"
 """The entry-point group in which a distribution names functions that add commands."""
 
+_LOGGER = logging.getLogger("swingshift")
 _USER_ERROR_STATUS = 2
 _EPILOG = "Example: [bold]swingshift bench published --quick --policy fixed_ratio[/bold]"
 
@@ -35,7 +36,7 @@ def main() -> None:
     try:
         app()
     except (UserError, InvalidValueError) as error:
-        if "--debug" in sys.argv[1:]:
+        if _LOGGER.isEnabledFor(logging.DEBUG):
             raise
         for line in str(error).splitlines():
             typer.echo(f"error: {line}", err=True)
@@ -64,17 +65,38 @@ def make_app() -> typer.Typer:
         try:
             point.load()(app)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             typer.echo(f"warning: command {point.name!r} is left out: {reason}", err=True)
     return app
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"swingshift {version('swingshift')}")
+        raise typer.Exit
+
+
+class _LowerCase(logging.Formatter):
+    """Print ``warning: ...``, as the command line's own messages look."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_LowerCase())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
 def _root(
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of every error.")
+        bool, typer.Option("--debug", help="Log everything; show the traceback of an error.")
     ] = False,
 ) -> None:
-    ...
+    if debug:
+        _LOGGER.setLevel(logging.DEBUG)

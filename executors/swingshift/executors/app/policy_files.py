@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
@@ -36,7 +37,11 @@ def policy_class_in_file(reference: str) -> type[DynamicSchedulePolicyBase]:
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise UserError(f"no policy file {file!r}; expected a registered name or file.py:Class")
-    module = _load(path.resolve(), file)
+    try:
+        module = _load(path.resolve())
+    except (Exception, SystemExit) as error:
+        failure = describe_failure(error, path.resolve())
+        raise UserError(f"policy file {file} does not import: {failure}") from error
     policies = _policy_names_in(module)
     known = f"policies in it: {', '.join(policies) or 'none'}"
     if not class_name:
@@ -76,22 +81,20 @@ def describe_failure(error: BaseException, file: Path | None) -> str:
 
 # Kept, because a second class from the same file could not register under the same name.
 @functools.cache
-def _load(path: Path, shown: str) -> ModuleType:
+def _load(path: Path) -> ModuleType:
     # Unique, so that files of one name in different folders do not replace each other.
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"policy file {shown}: Python cannot load it")
-    module = importlib.util.module_from_spec(spec)
+    loader = SourceFileLoader(name, str(path))
+    spec = ModuleSpec(name, loader, origin=str(path))
+    spec.has_location = True
+    module = module_from_spec(spec)
     sys.modules[name] = module
     try:
         with _importable(path.parent):
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+            loader.exec_module(module)
+    except BaseException:
         del sys.modules[name]
-        raise UserError(
-            f"policy file {shown} does not import: {describe_failure(error, path)}"
-        ) from error
+        raise
     return module
 
 

@@ -26,9 +26,7 @@ class Turn(Protocol):
 
 
 class Task(ABC):
-    """What a run learns: prompts in a fixed order, an episode for each response, a score for each
-    sample.
-    """
+    """What a run learns: prompts in a fixed order, episodes that answer them, and their scores."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -36,19 +34,24 @@ class Task(ABC):
 
     @abstractmethod
     def prompt(self, index: int) -> Prompt:
-        """Return prompt ``index``, 0 <= index < len(self). Called once per sample; must be
-        cheap.
+        """Return prompt ``index``, 0 <= index < len(self).
+
+        Called once per sample; must be cheap.
         """
 
     @abstractmethod
     async def episode(self, turn: Turn, request: EpisodeRequest) -> Episode:
-        """Produce one response. Called once per response, concurrently with others; no state in
-        common.
+        """Produce one response.
+
+        Called once per response, concurrently with others; they share no state.
         """
 
     @abstractmethod
     async def score(self, prompt: Prompt, episodes: Sequence[Episode]) -> tuple[float, ...]:
-        """Return one reward per episode, in order. Called once per sample, before it is queued."""
+        """Return one reward per episode, in order.
+
+        Called once per sample, before it is queued.
+        """
 
 
 class SingleTurn(Task):

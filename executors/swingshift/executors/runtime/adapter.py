@@ -1,6 +1,4 @@
-"""What an entry point of the group ``swingshift.executors`` names: how configuration becomes an
-executor.
-"""
+"""From configuration to an executor: what the entry points of ``swingshift.executors`` name."""
 
 from __future__ import annotations
 

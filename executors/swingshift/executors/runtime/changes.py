@@ -23,8 +23,9 @@ class Changes:
                     waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Return after the next `notify`. Check the condition before: a change already past is not
-        seen.
+        """Return after the next `notify`.
+
+        Check the condition before: a change already past is not seen.
         """
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)

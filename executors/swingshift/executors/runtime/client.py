@@ -1,10 +1,10 @@
-"""One response, whatever happens to the replicas: route, generate, and on an abort resume
-elsewhere.
-"""
+"""One response, whatever happens to the replicas: route, generate, on an abort resume elsewhere."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 from swingshift.executors.rl.task import EpisodeRequest
 from swingshift.executors.runtime.deadlines import Deadlines, Watchdog
@@ -51,8 +51,11 @@ class _Response:
             else:
                 self.spans.append(span)
 
+    def is_older_than(self, version: int | None) -> bool:
+        return bool(self.spans) and self.spans[-1].version != version
+
     def restart(self) -> None:
-        """Forget what died with its replica; tokens start again from the prompt."""
+        """Forget what there is; tokens start again from the prompt."""
         self.handle, self.tokens, self.spans = None, 0, []
 
 
@@ -69,6 +72,7 @@ class GenerationClient:
         max_response_tokens: int,
         request_deadline_s: float,
         request_retries: int,
+        version_of: Callable[[str], int | None] | None = None,
     ) -> None:
         """Bind the parts.
 
@@ -81,6 +85,8 @@ class GenerationClient:
             request_deadline_s: Seconds for one attempt on a replica; waiting for a replica does
                 not count.
             request_retries: Failed attempts that are repeated before the request fails.
+            version_of: Where a response must be of one parameter version: the version of a
+                replica's weights. None lets responses go on under new weights.
         """
         self._executor = executor
         self._balancer = balancer
@@ -90,6 +96,7 @@ class GenerationClient:
         self._deadline_s = request_deadline_s
         self._watchdog = Watchdog(request_deadline_s)
         self._retries = request_retries
+        self._version_of = version_of
 
     async def __call__(self, request: EpisodeRequest) -> Episode:
         """Return one finished turn.
@@ -123,6 +130,8 @@ class GenerationClient:
         key = request.request_id
         lease = self._balancer.try_acquire(key, key) or await self._balancer.acquire(key, key)
         response.attempts += 1
+        if self._version_of is not None and response.is_older_than(self._version_of(lease.replica)):
+            response.restart()
         self._recorder.emit(
             RequestRouted(key, lease.replica, lease.epoch, response.attempts, response.tokens)
         )
@@ -134,17 +143,26 @@ class GenerationClient:
             response.tokens,
             response.handle,
         )
-        reason, tokens = "cancelled", 0
+        reason, tokens = "failed", 0
+        watch = self._watchdog.watch()
         try:
-            with self._watchdog.watch():
+            with watch:
                 generation = await self._executor.generate(lease.replica, attempt)
+            if not generation.new_tokens and not response.tokens:
+                _refuse_nothing(generation, lease.replica)
             reason, tokens = generation.finish_reason.value, generation.new_tokens
             return generation
+        except asyncio.CancelledError:
+            reason = "cancelled"
+            raise
         except TimeoutError:
+            if not watch.is_expired:
+                raise
             reason = "deadline"
             failure: SwingshiftError = self._deadlines.expired(f"request {key}", self._deadline_s)
         except ExecutorError as error:
-            reason = "lost" if isinstance(error, ReplicaLostError) else "failed"
+            if isinstance(error, ReplicaLostError):
+                reason = "lost"
             failure = error
         finally:
             self._balancer.release(lease)
@@ -155,8 +173,15 @@ class GenerationClient:
     def _count_failure(self, key: str, response: _Response, failure: SwingshiftError) -> None:
         response.failures += 1
         response.restart()
+        # nothing is left on the replica that would be worth going back for
+        self._balancer.forget(key)
         if response.failures > self._retries:
             raise RequestFailedError(
                 f"request {key} failed {response.failures} times; last: {failure}"
             ) from failure
         _log.warning("request %s failed at attempt %d: %s", key, response.attempts, failure)
+
+
+def _refuse_nothing(generation: Generation, replica: str) -> None:
+    if generation.finish_reason is not FinishReason.ABORT:
+        raise ExecutorError(f"{replica} ended a response without a token")

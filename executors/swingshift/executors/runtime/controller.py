@@ -8,12 +8,13 @@ Training may touch its GPUs only when the controller is in STANDALONE_ONLY.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import attrs
 
-from swingshift.executors.runtime.deadlines import Deadlines
+from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
 from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.lending import Lending, MemoryWithheldError
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.message_queue import WaitOutcome
 from swingshift.executors.runtime.recorder import Recorder
@@ -21,33 +22,22 @@ from swingshift.executors.runtime.switching import RECOVERABLE, Steps
 from swingshift.executors.runtime.workload import Workload
 from swingshift.sdk.config import RuntimeConfig
 from swingshift.sdk.context import DynamicScheduleContext
-from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.events import (
     Advisory,
     ControllerMoved,
     LentWaitEnded,
-    MemoryMeasured,
     Rebalanced,
 )
-from swingshift.sdk.executor import Executor, MemoryPart, PauseMode, ReplicaKind, TrainingPart
+from swingshift.sdk.executor import Executor, PauseMode, ReplicaKind
 from swingshift.sdk.guard import GuardedPolicy, Reclaim
 from swingshift.sdk.lifecycle import (
     ControllerEvent,
     ControllerState,
-    ReplicaEvent,
     ReplicaState,
     advance_controller,
 )
 from swingshift.sdk.metrics import GpuState
 from swingshift.sdk.policy import Rebalance, RebalanceScope
-
-_SLEEP_ATTEMPTS = 2
-
-
-class MemoryWithheldError(SwingshiftError):
-    """GPU memory did not come back to training; the controller is BLOCKED and training must not
-    start.
-    """
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +46,7 @@ class LentWait:
 
     Attributes:
         wait_s: Seconds waited while GPUs were lent; 0.0 when none were.
-        outcome: REACHED, EXHAUSTED or FAILED.
+        outcome: One of the four ends of a wait; FAILED also where no replica serves any more.
     """
 
     wait_s: float = 0.0
@@ -112,9 +102,7 @@ class DynamicResourceController:
             step_s=config.switch_step_deadline_s,
             sync_s=config.sync_deadline_s,
         )
-        self._required_bytes = {
-            gpu.id: gpu.train_required_bytes for gpu in fleet.inventory.trainer_gpus
-        }
+        self._lending = Lending(executor, fleet, recorder, self._steps)
         self._state = ControllerState.STANDALONE_ONLY
         self._activate_s = 0.0
         self._deactivate_s = 0.0
@@ -161,6 +149,8 @@ class DynamicResourceController:
 
         Called once per version: 0 before the first fit step, then after the last fit step of each
         cycle. The policy is asked before any sync. No failure of one replica reaches the others.
+        Where a response must be of one version, episodes in flight end first, and the caller lets
+        new ones begin afterwards.
 
         Args:
             version: The parameter version to send.
@@ -169,24 +159,26 @@ class DynamicResourceController:
             Seconds of the standalone replicas' sync; an activation is not part of it.
         """
         loop = asyncio.get_running_loop()
-        lend, context = False, None
+        await self._drain("weight sync")
+        lend = False
         if self._policy is not None:
             context = self._cycle_context = self._snapshot()
             lend = self._policy.should_activate_after_step(version, self.is_hybrid_active, context)
         begun_s = loop.time()
         await self._sync_standalone(version)
         synced_s = loop.time() - begun_s
-        if self._policy is None or context is None or not lend or not self.can_lend:
+        if self._policy is None or not lend or not self.can_lend:
             return synced_s
         if await self.activate(version) and self._enable_rebalance:
-            decision = self._policy.request_rebalance(version, context)
+            decision = self._policy.request_rebalance(version, self._snapshot())
             if decision is not None:
                 await self.rebalance(decision)
         return synced_s
 
     def end_cycle(self, version: int) -> None:
-        """Let the policy learn, from the snapshot its question saw and the durations of this
-        cycle's switches.
+        """Let the policy learn from the cycle that ended. Called once after each `at_weight_sync`.
+
+        It gets the snapshot its question saw, with the durations of this cycle's switches.
         """
         if self._policy is not None and self._cycle_context is not None:
             context = attrs.evolve(
@@ -210,7 +202,7 @@ class DynamicResourceController:
         self._move(ControllerEvent.ACTIVATE)
         self._fleet.set_trainer(GpuState.SWITCH)
         try:
-            served = await self._lend(version)
+            served = await self._lending.lend(version)
         except RECOVERABLE as error:
             self._recorder.emit(Advisory(f"activation rolled back: {error}"))
             served = ()
@@ -219,6 +211,7 @@ class DynamicResourceController:
             self._fleet.set_rollout(served)
         else:
             self._move(ControllerEvent.ROLL_BACK)
+            await self._lending.clear_training_state()
             await self._return_gpus()
         self._activate_s += asyncio.get_running_loop().time() - started_s
         return bool(served)
@@ -230,20 +223,38 @@ class DynamicResourceController:
             MemoryWithheldError: The memory did not come back; the controller is BLOCKED.
         """
         started_s = asyncio.get_running_loop().time()
-        if not self._partial_rollout and not self._fleet.serving(ReplicaKind.STANDALONE):
+        if not self._fleet.serving(ReplicaKind.STANDALONE):
             # with nowhere to go under the same version, requests run to their end first
-            async with self._deadlines.step(
-                "drain before deactivation", self._config.request_deadline_s
-            ):
-                await self._workload.drain()
+            await self._drain("deactivation")
         self._move(ControllerEvent.DEACTIVATE)
         await self._return_gpus()
         self._workload.resume_submission()
         self._deactivate_s += asyncio.get_running_loop().time() - started_s
 
+    async def _drain(self, before: str) -> None:
+        """Let episodes in flight end where a response must be of one version; begin no new ones.
+
+        What has not ended at the deadline is left to be aborted, and begins again under the next
+        version. Nothing is done where responses may span versions, or no replica serves.
+
+        Args:
+            before: What comes next, for the report.
+        """
+        if self._partial_rollout or not self._fleet.serving():
+            return
+        try:
+            async with self._deadlines.step(
+                f"drain before {before}", self._config.request_deadline_s
+            ):
+                await self._workload.drain()
+        except DeadlineExpiredError as error:
+            self._recorder.emit(Advisory(f"{error}; what is in flight starts again"))
+
     async def rebalance(self, decision: Rebalance) -> None:
-        """Route requests in flight anew: all of them, or only what replicas hold above their fair
-        share.
+        """Route requests in flight anew.
+
+        Args:
+            decision: Whether all of them, or only what replicas hold above their fair share.
         """
         if decision.scope is RebalanceScope.ALL:
             moves = {name: self._balancer.requests_on(name) for name in self._balancer.replicas}
@@ -253,15 +264,14 @@ class DynamicResourceController:
             for request in (request for requests in moves.values() for request in requests):
                 self._balancer.forget(request)
         moves = {name: requests for name, requests in moves.items() if requests}
+
+        async def let_go(name: str) -> None:
+            await self._executor.abort(name, moves[name])
+            await self._balancer.released(name, moves[name])
+
         self._balancer.hold()
         try:
-            aborted = await self._steps.each(
-                "rebalance",
-                "abort",
-                tuple(moves),
-                lambda name: self._executor.abort(name, moves[name]),
-            )
-            await self._balancer.released({name: moves[name] for name in aborted})
+            aborted = await self._steps.each("rebalance", "abort", tuple(moves), let_go)
         finally:
             self._balancer.open()
         self._recorder.emit(
@@ -279,6 +289,9 @@ class DynamicResourceController:
             ended = self._workload.ended()
             if (target is not None and size >= target) or ended is WaitOutcome.FAILED:
                 break
+            if not self._fleet.serving():
+                # nothing comes of waiting; the loop around lends anew or ends the run
+                break
             try:
                 async with asyncio.timeout_at(deadline_s):
                     await self._workload.changed()
@@ -288,7 +301,13 @@ class DynamicResourceController:
                 )
                 expired = True
         wait_s = loop.time() - started_s
-        outcome = ended or WaitOutcome.REACHED
+        if ended is not None:
+            outcome = ended
+        elif expired:
+            outcome = WaitOutcome.DEADLINE
+        else:
+            is_reached = target is not None and size >= target
+            outcome = WaitOutcome.REACHED if is_reached else WaitOutcome.FAILED
         self._recorder.emit(LentWaitEnded(outcome.value, wait_s, target or 0, size))
         return LentWait(wait_s=wait_s, outcome=outcome)
 
@@ -296,10 +315,22 @@ class DynamicResourceController:
         replicas = self._fleet.in_state(
             ReplicaState.SERVING, ReplicaState.STALE, kind=ReplicaKind.STANDALONE
         )
-        serving = [name for name in replicas if name in self._fleet.serving()]
         self._fleet.set_trainer(GpuState.SYNC)
         self._fleet.set_replicas(replicas, GpuState.SYNC)
-        mode = PauseMode.KEEP if self._executor.capabilities.pause_keep else PauseMode.ABORT
+        if self._partial_rollout and self._executor.capabilities.pause_keep:
+            await self._sync_paused(version, replicas, PauseMode.KEEP)
+        else:
+            # what is aborted must not come back before it can see which weights it comes back to
+            self._balancer.hold()
+            try:
+                await self._sync_paused(version, replicas, PauseMode.ABORT)
+            finally:
+                self._balancer.open()
+        self._fleet.set_rollout(self._fleet.serving(ReplicaKind.STANDALONE))
+        self._fleet.set_trainer(GpuState.TRAIN_WAIT)
+
+    async def _sync_paused(self, version: int, replicas: Sequence[str], mode: PauseMode) -> None:
+        serving = self._fleet.serving(ReplicaKind.STANDALONE)
         paused = await self._steps.each(
             "sync", "pause", serving, lambda name: self._executor.pause([name], mode)
         )
@@ -309,111 +340,14 @@ class DynamicResourceController:
             "sync", "resume", synced, lambda name: self._executor.resume([name])
         )
         await self._steps.admit("sync", [name for name in resumed if name not in serving])
-        self._fleet.set_rollout(name for name in resumed if name in self._fleet.serving())
-        self._fleet.set_trainer(GpuState.TRAIN_WAIT)
-
-    async def _lend(self, version: int) -> tuple[str, ...]:
-        executor, steps = self._executor, self._steps
-        replicas = self._fleet.in_state(ReplicaState.ASLEEP, kind=ReplicaKind.HYBRID)
-        await steps.once(
-            "activate",
-            "offload_optimizer_and_gradients",
-            executor.offload_training(TrainingPart.OPTIMIZER_AND_GRADIENTS),
-        )
-        for name in replicas:
-            self._fleet.move(name, ReplicaEvent.WAKE)
-        woken = await steps.each(
-            "activate",
-            "wake_weights",
-            replicas,
-            lambda name: executor.wake([name], MemoryPart.WEIGHTS),
-        )
-        for name in woken:
-            self._fleet.move(name, ReplicaEvent.WOKEN)
-        synced = await steps.sync(version, ReplicaKind.HYBRID.value, woken)
-        if not synced:
-            return ()
-        await steps.once(
-            "activate", "offload_parameters", executor.offload_training(TrainingPart.PARAMETERS)
-        )
-        cached = await steps.each(
-            "activate",
-            "wake_kv_cache",
-            synced,
-            lambda name: executor.wake([name], MemoryPart.KV_CACHE),
-        )
-        resumed = await steps.each(
-            "activate", "resume", cached, lambda name: executor.resume([name])
-        )
-        return await steps.admit("activate", resumed)
 
     async def _return_gpus(self) -> None:
-        """Do what every way back to STANDALONE_ONLY has in common, after an activation or half of
-        one.
-        """
-        awake = self._fleet.in_state(
-            ReplicaState.SERVING, ReplicaState.STALE, ReplicaState.WAKING, kind=ReplicaKind.HYBRID
-        )
-        for name in awake:
-            self._fleet.move(name, ReplicaEvent.DRAIN)
-        self._fleet.set_trainer(GpuState.SWITCH)
-        stopped = await self._steps.each(
-            "deactivate", "abort", awake, lambda name: self._executor.pause([name], PauseMode.ABORT)
-        )
-        for name in stopped:
-            self._fleet.move(name, ReplicaEvent.SLEEP)
-        await self._sleep(stopped)
-        for part in (TrainingPart.PARAMETERS, TrainingPart.OPTIMIZER_AND_GRADIENTS):
-            try:
-                await self._steps.once(
-                    "deactivate", f"reload_{part.value}", self._executor.reload_training(part)
-                )
-            except RECOVERABLE as error:
-                self._block(f"training state did not come back: {error}")
-        self._fleet.set_trainer(GpuState.TRAIN_WAIT)
+        try:
+            await self._lending.give_back()
+        except MemoryWithheldError:
+            self._move(ControllerEvent.MEMORY_WITHHELD)
+            raise
         self._move(ControllerEvent.DEACTIVATED)
-
-    async def _sleep(self, replicas: tuple[str, ...]) -> None:
-        """Put replicas to sleep and prove that their memory is back: sleep, sleep again, then
-        kill.
-        """
-        waiting = replicas
-        for _ in range(_SLEEP_ATTEMPTS):
-            free: dict[str, int] = {}
-
-            async def sleep(name: str, free: dict[str, int] = free) -> None:
-                free.update(await self._executor.sleep([name]))
-
-            slept = await self._steps.each("deactivate", "sleep", waiting, sleep, fence=False)
-            for name in slept:
-                if not self._short_of_memory(name, free):
-                    self._fleet.move(name, ReplicaEvent.SLEPT)
-            waiting = self._fleet.in_state(ReplicaState.SLEEPING, kind=ReplicaKind.HYBRID)
-            if free:
-                self._recorder.emit(MemoryMeasured(free, self._required_bytes))
-            if not waiting:
-                return
-        for name in waiting:
-            free_bytes = await self._steps.fence(name, "its memory did not come back")
-            self._recorder.emit(MemoryMeasured(free_bytes, self._required_bytes))
-            short = self._short_of_memory(name, free_bytes)
-            if short:
-                self._block(short)
-
-    def _short_of_memory(self, replica: str, free: Mapping[str, int]) -> str:
-        """Return an empty string when training fits on the replica's GPUs, else what is missing."""
-        for gpu in self._fleet.gpus(replica):
-            required = self._required_bytes.get(gpu, 0)
-            if free.get(gpu, 0) < required:
-                return (
-                    f"GPU {gpu} has {free.get(gpu, 0)} bytes free after {replica} slept; "
-                    f"training needs {required}"
-                )
-        return ""
-
-    def _block(self, reason: str) -> None:
-        self._move(ControllerEvent.MEMORY_WITHHELD)
-        raise MemoryWithheldError(reason)
 
     def _snapshot(self) -> DynamicScheduleContext:
         return self._workload.snapshot(

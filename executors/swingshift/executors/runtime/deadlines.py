@@ -1,6 +1,4 @@
-"""Deadlines with one rule: on modelled time an expired deadline is a fault of the control plane
-and raises.
-"""
+"""Deadlines with one rule: on modelled time an expired one is a fault of the control plane."""
 
 from __future__ import annotations
 
@@ -67,8 +65,9 @@ class Deadlines:
 class Watchdog:
     """One deadline of one length for many tasks at once: a single timer instead of one per task.
 
-    A drop-in for ``asyncio.timeout`` on the path of every request, with its rule about cancellation: an
-    expired watch turns the cancellation it caused into TimeoutError and passes on any other.
+    A drop-in for ``asyncio.timeout`` on the path of every request, with its rule about
+    cancellation: an expired watch turns the cancellation it caused into TimeoutError and passes on
+    any other.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -116,20 +115,25 @@ class Watchdog:
 
 
 class Watch:
-    """One use of a `Watchdog`."""
+    """One use of a `Watchdog`.
 
-    __slots__ = ("_cancelling", "_is_expired", "_task", "_watchdog", "expires_s")
+    Attributes:
+        expires_s: Loop time at which it expires.
+        is_expired: Whether it did.
+    """
+
+    __slots__ = ("_cancelling", "_task", "_watchdog", "expires_s", "is_expired")
 
     def __init__(self, watchdog: Watchdog, task: asyncio.Task[object], expires_s: float) -> None:
         self._watchdog = watchdog
         self._task = task
         self._cancelling = task.cancelling()
-        self._is_expired = False
+        self.is_expired = False
         self.expires_s = expires_s
 
     def expire(self) -> None:
         """Cancel the task; the watchdog calls this when time is up."""
-        self._is_expired = True
+        self.is_expired = True
         self._task.cancel()
 
     def __enter__(self) -> None:
@@ -143,7 +147,7 @@ class Watch:
         """
         self._watchdog.forget(self)
         if (
-            self._is_expired
+            self.is_expired
             and self._task.uncancel() <= self._cancelling
             and kind is asyncio.CancelledError
         ):

@@ -8,7 +8,7 @@ replica that left and came back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from swingshift.executors.runtime.changes import Changes
@@ -40,8 +40,8 @@ class LoadBalancer:
     """Sticky, least-loaded routing with O(1) acquire and release.
 
     Attributes:
-        changes: Notified when a replica enters, when routing opens, and, while it is held, at every
-            release.
+        changes: Notified when a replica enters, when routing opens, and, while it is held, whenever
+            a lease ends.
         on_busy: Called when a replica in routing gets its first lease (True) or gives back its
             last (False).
     """
@@ -100,12 +100,12 @@ class LoadBalancer:
         self._take_from_bucket(replica, entry.load)
         if entry.load == self._least and self._entries and entry.load not in self._by_load:
             self._least = min(self._by_load)
+        if self._held:
+            self.changes.notify()
         return entry.epoch
 
     def hold(self) -> None:
-        """Give no new leases until `open`: redistribution sees every load before it routes
-        again.
-        """
+        """Give no new leases until `open`, so that redistribution knows every load first."""
         self._held = True
 
     def open(self) -> None:
@@ -140,8 +140,10 @@ class LoadBalancer:
         return lease
 
     def release(self, lease: Lease) -> bool:
-        """Give a lease back; False, and no effect, when its epoch has ended or it was given back
-        before.
+        """Give a lease back.
+
+        Returns:
+            False, and nothing changed, when its epoch has ended or it was given back before.
         """
         entry = self._entries.get(lease.replica)
         if entry is None or entry.epoch != lease.epoch:
@@ -186,19 +188,15 @@ class LoadBalancer:
         entry = self._entries.get(replica)
         return tuple(entry.leases) if entry else ()
 
-    async def released(self, requests: Mapping[str, Sequence[str]]) -> None:
-        """Return when none of the requests holds its lease any more. Call it between `hold` and
-        `open`.
+    async def released(self, replica: str, requests: Sequence[str]) -> None:
+        """Return when none of the requests holds a lease on the replica any more.
 
-        Args:
-            requests: Request ids by replica.
+        Called between `hold` and `open`. The caller owns the deadline.
         """
-        while any(
-            request in entry.leases
-            for replica, ids in requests.items()
-            if (entry := self._entries.get(replica)) is not None
-            for request in ids
-        ):
+        while True:
+            entry = self._entries.get(replica)
+            if entry is None or not any(request in entry.leases for request in requests):
+                return
             await self.changes.wait()
 
     def _move(self, replica: str, entry: _Entry, load: int) -> None:

@@ -102,8 +102,7 @@ class Measurement:
         return self._now_s - self._started_s
 
     def gpu_seconds(self) -> dict[GpuState, float]:
-        """Return the ledger's GPU-seconds by state up to the latest event, checked against the
-        wall clock.
+        """Return GPU-seconds by state up to the latest event, checked against the wall clock.
 
         Raises:
             LedgerError: They do not sum to wall clock x GPUs.

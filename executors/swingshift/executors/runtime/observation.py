@@ -75,9 +75,7 @@ class CycleObservations:
         self._fit_steps_s.append(compute_s)
 
     def last_fit_step_done(self) -> None:
-        """Note that the cycle's last fit step is done: its samples are expected, its waits are
-        known.
-        """
+        """Note that the last fit step of a cycle is done: from now on its samples are expected."""
         self._finished_cycles += 1
         self._ended_waits = (tuple(self._wait_times_s), tuple(self._wait_samples))
         self._wait_times_s.clear()

@@ -11,9 +11,7 @@ _FINISHED = frozenset({FinishReason.STOP.value, FinishReason.LENGTH.value})
 
 
 class _Meter:
-    """Responses finished and seconds served by the replicas of one kind, in this window and the
-    last.
-    """
+    """Responses finished and seconds served by the replicas of one kind, in the present window."""
 
     def __init__(self) -> None:
         self.serving = 0
@@ -67,10 +65,12 @@ class RolloutRates:
             }
 
     def samples_per_s(self, kind: ReplicaKind) -> float | None:
-        """Return the rate of the latest whole window in which replicas of this kind served, None
-        before one.
+        """Return the rate of the latest whole window in which replicas of this kind served.
 
         A window lies between two weight syncs. Responses count for the replica that finished them.
+
+        Returns:
+            Samples per second, None before there was such a window.
         """
         latest = self._meters[kind].latest
         return None if latest is None else latest / self._responses_per_sample

@@ -45,6 +45,4 @@ class Recorder:
             write(sequence, now_s, event)
 
     def _who_wants(self, kind: type[Event]) -> tuple[_Write, ...]:
-        return tuple(
-            sink.write for sink, kinds in self._subscribers if not kinds or kind in kinds
-        )
+        return tuple(sink.write for sink, kinds in self._subscribers if not kinds or kind in kinds)

@@ -3,8 +3,7 @@
 There is no loop to run: whatever may make room (a sample queued or given up, a weight sync, a
 replica more) calls `pump`, and `pump` submits what fits. The budget works as the specification
 says: after a weight sync ``staleness_samples`` is what is active or queued; each submission adds
-    one; it never exceeds
-``max_required_samples``.
+one; it never exceeds ``max_required_samples``.
 """
 
 from __future__ import annotations
@@ -74,6 +73,7 @@ class Rollouter:
         self._capacity = 0
         self._version = -1
         self._held = True
+        self._is_over = False
         self._active: dict[int, asyncio.Task[None]] = {}
 
     @property
@@ -103,8 +103,9 @@ class Rollouter:
         return min(self._queue.capacity, len(self._queue) + len(self._active) + submittable)
 
     def set_servers(self, servers: int) -> None:
-        """Set the concurrency cap from the number of serving replicas; active samples above it go
-        on.
+        """Set the concurrency cap from the number of serving replicas.
+
+        Active samples above it go on.
         """
         capacity = concurrency_capacity(servers, self._per_replica, self._max_required)
         if capacity != self._capacity:
@@ -124,8 +125,10 @@ class Rollouter:
         self.pump()
 
     def grow_budget_for(self, required: int) -> None:
-        """Allow more submissions before the next sync where the budget could never fill a
-        collection.
+        """Allow more submissions before the next sync where a collection could never fill.
+
+        Args:
+            required: Samples of the collection.
         """
         deficit = required - self.attainable
         if deficit > 0 and self._next < self._total:
@@ -147,7 +150,9 @@ class Rollouter:
             await self._changes.wait()
 
     def pump(self) -> None:
-        """Submit as many samples as fit right now; cheap when none does."""
+        """Submit as many samples as fit right now; cheap when none does, nothing after the end."""
+        if self._is_over:
+            return
         while (
             not self._held
             and self._next < self._total
@@ -160,7 +165,7 @@ class Rollouter:
 
     async def stop(self) -> None:
         """Cancel every active sample and wait for their ends; nothing is submitted afterwards."""
-        self._held = True
+        self._is_over = True
         tasks = list(self._active.values())
         for task in tasks:
             task.cancel()
@@ -185,25 +190,33 @@ class Rollouter:
         started_s = asyncio.get_running_loop().time()
         try:
             sample = await self._generate(index)
-            while not self._queue.try_put(sample):
-                await self._changes.wait()
+            await self._queue.put(sample)
         except RequestFailedError as error:
-            self._leave(index)
-            self._given_up += 1
-            self._staleness_samples -= 1
-            self._recorder.emit(SampleGivenUp(index, len(self._active), str(error)))
-            self._changes.notify()
+            self._give_up(index, str(error))
+        except asyncio.CancelledError as error:
+            if not self._is_over:
+                # by what an episode awaited, not by `stop`: nobody else would notice
+                self._fail(index, "cancelled", error)
+            raise
         except Exception as error:  # whatever a task's own code raises ends the run, with its cause
-            self._leave(index)
-            self._queue.fail(f"sample {index}: {type(error).__name__}: {error}", error)
+            self._fail(index, f"{type(error).__name__}: {error}", error)
         else:
-            self._leave(index)
+            del self._active[index]
+            self._changes.notify()
             self._recorder.emit(self._queued(sample, started_s))
         self.pump()
 
-    def _leave(self, index: int) -> None:
+    def _give_up(self, index: int, reason: str) -> None:
         del self._active[index]
+        self._given_up += 1
+        self._staleness_samples -= 1
+        self._recorder.emit(SampleGivenUp(index, len(self._active), reason))
         self._changes.notify()
+
+    def _fail(self, index: int, reason: str, error: BaseException) -> None:
+        self._is_over = True
+        self._give_up(index, reason)
+        self._queue.fail(f"sample {index}: {reason}", error)
 
     async def _generate(self, index: int) -> Sample:
         prompt = self._task.prompt(index)

@@ -11,9 +11,10 @@ import attrs
 from swingshift.executors.rl.task import Task
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.client import GenerationClient
-from swingshift.executors.runtime.controller import DynamicResourceController, MemoryWithheldError
+from swingshift.executors.runtime.controller import DynamicResourceController
 from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
 from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.lending import MemoryWithheldError
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.measurement import Measurement
 from swingshift.executors.runtime.message_queue import MessageQueue
@@ -121,8 +122,7 @@ class TrainingRun:
 
         Raises:
             ConfigError: The configuration needs what the executor cannot do, or a policy is
-            missing or
-                too many.
+                missing or one too many.
         """
         is_dynamic = config.async_training.use_dynamic_resource_scheduling
         if is_dynamic != (policy is not None):
@@ -149,7 +149,8 @@ class TrainingRun:
 
         Raises:
             UnexpectedDeadlineError: On modelled time a deadline expired where no fault was
-            injected. PolicyError: The policy failed and ``strict_policy`` is set.
+                injected.
+            PolicyError: The policy failed and ``strict_policy`` is set.
         """
         try:
             inventory = await self._executor.start()
@@ -179,6 +180,9 @@ class TrainingRun:
             max_response_tokens=config.data.max_response_length,
             request_deadline_s=config.runtime.request_deadline_s,
             request_retries=config.runtime.request_retries,
+            version_of=None
+            if config.async_training.partial_rollout
+            else lambda replica: fleet.status(replica).version,
         )
         rollouter = Rollouter(
             self._task,
@@ -215,7 +219,7 @@ class TrainingRun:
             await trainer.run()
         except _FAILURES as error:
             outcome, reason = RunOutcome.FAILED, str(error)
-            _log.error("run %s failed: %s", self._name, error)
+            _log.error("run %s failed: %s", self._name, error, exc_info=error)
         finally:
             await rollouter.stop()
             client.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
 from swingshift.executors.runtime.fleet import Fleet
@@ -60,7 +61,7 @@ class Steps:
         self._step_s = step_s
         self._sync_s = sync_s
 
-    async def once(self, switch: str, step: str, action: Awaitable[object]) -> None:
+    async def once(self, switch: str, step: str, action: Callable[[], Awaitable[object]]) -> None:
         """Do one step that concerns the trainer.
 
         Raises:
@@ -91,7 +92,7 @@ class Steps:
             The replicas for which it succeeded, in the given order.
         """
         outcomes = await asyncio.gather(
-            *(self._timed(switch, step, (replica,), verb(replica)) for replica in replicas),
+            *(self._timed(switch, step, (name,), partial(verb, name)) for name in replicas),
             return_exceptions=True,
         )
         survivors: list[str] = []
@@ -146,22 +147,24 @@ class Steps:
         return answered
 
     async def fence(self, replica: str, reason: str) -> Mapping[str, int]:
-        """Kill a replica whose state is not known, book it DEAD and report why.
+        """Book a replica whose state is not known DEAD, report why, and kill it.
+
+        Routing forgets it first, so that requests that die with it do not come back to it.
+        Idempotent: a replica that is DEAD is killed and measured again.
 
         Returns:
-            Free bytes per GPU of the replica, measured after its end.
+            Free bytes per GPU of the replica, measured after its end; empty if the kill failed.
         """
-        free_bytes: Mapping[str, int] = {}
-        try:
-            async with self._deadlines.step(f"kill of {replica}", self._step_s):
-                free_bytes = await self._executor.kill([replica])
-        except RECOVERABLE as error:
-            reason = f"{reason}; kill: {error}"
         if self._fleet.status(replica).state is not ReplicaState.DEAD:
             self._fleet.move(replica, ReplicaEvent.LOSE)
             self._fleet.set_replicas([replica], GpuState.DOWN)
-        self._recorder.emit(Advisory(f"replica {replica} was taken out: {reason}"))
-        return free_bytes
+            self._recorder.emit(Advisory(f"replica {replica} was taken out: {reason}"))
+        try:
+            async with self._deadlines.step(f"kill of {replica}", self._step_s):
+                return await self._executor.kill([replica])
+        except RECOVERABLE as error:
+            self._recorder.emit(Advisory(f"replica {replica} could not be killed: {error}"))
+            return {}
 
     async def _canary(self, replica: str) -> None:
         prompt = Prompt(position=-1, tokens=1, handle="canary")
@@ -171,15 +174,19 @@ class Steps:
             raise ExecutorError(f"{replica} did not answer its canary: {answer}")
 
     async def _timed(
-        self, switch: str, step: str, replicas: tuple[str, ...], action: Awaitable[object]
+        self,
+        switch: str,
+        step: str,
+        replicas: tuple[str, ...],
+        action: Callable[[], Awaitable[object]],
     ) -> None:
         started_s = asyncio.get_running_loop().time()
         outcome = "cancelled"
         try:
             async with self._deadlines.step(f"{switch}: {step}", self._step_s):
-                await action
+                await action()
             outcome = "done"
-        except RECOVERABLE as error:
+        except Exception as error:
             outcome = str(error)
             raise
         finally:

@@ -1,5 +1,7 @@
-"""The fit loop: collect, fit, sync, ask the policy. One task, strictly in order, so that training,
-weight sync and switches never overlap on the trainer's GPUs.
+"""The fit loop: collect, fit, sync, ask the policy.
+
+It is one task, strictly in order, so that training, weight sync and switches never overlap on the
+trainer's GPUs.
 """
 
 from __future__ import annotations
@@ -10,18 +12,17 @@ from collections.abc import Mapping
 import attrs
 
 from swingshift.executors.runtime.controller import DynamicResourceController
-from swingshift.executors.runtime.deadlines import Deadlines
+from swingshift.executors.runtime.deadlines import Deadlines, UnexpectedDeadlineError
 from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.message_queue import MessageQueue, WaitOutcome
 from swingshift.executors.runtime.observation import CycleObservations
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.executors.runtime.rollouter import Rollouter
+from swingshift.executors.runtime.switching import RECOVERABLE
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import SwingshiftError
-from swingshift.sdk.events import BatchCollected, BatchTrained, FitStepEnded
+from swingshift.sdk.events import Advisory, BatchCollected, BatchTrained, FitStepEnded
 from swingshift.sdk.executor import Executor, FitBatch, Sample
-
-_MID_CYCLE_LENDS = 3
 
 
 class RunFailedError(SwingshiftError):
@@ -115,14 +116,8 @@ class Trainer:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         waited_samples = max(0, required - len(self._queue))
-        outcome = await self._wait_for(required)
-        if outcome is WaitOutcome.EXHAUSTED:
+        if not await self._are_available(required):
             return None
-        if outcome is WaitOutcome.FAILED:
-            raise RunFailedError(f"rollout failed: {self._queue.failure}") from self._queue.error
-        if outcome is WaitOutcome.DEADLINE:
-            wait_s = self._config.runtime.wait_deadline_s
-            raise RunFailedError(f"{required} samples did not come within {wait_s:g} s")
         samples = self._queue.take(required)
         wait_s = loop.time() - begun_s
         self._recorder.emit(
@@ -133,25 +128,35 @@ class Trainer:
         self._observations.collected(wait_s, waited_samples)
         return _Collection(samples, wait_s)
 
-    async def _wait_for(self, required: int) -> WaitOutcome:
-        for _ in range(_MID_CYCLE_LENDS):
-            self._rollouter.grow_budget_for(required)
-            if len(self._queue) >= required or self._queue.ended or self._fleet.serving():
-                break
+    async def _are_available(self, required: int) -> bool:
+        """Return True once so many samples are buffered, False when the data ended below."""
+        self._rollouter.grow_budget_for(required)
+        is_decided = len(self._queue) >= required or self._observations.ended() is not None
+        if not is_decided and not self._fleet.serving():
             await self._lend_mid_cycle(required)
+        return await self._wait_for(required)
+
+    async def _wait_for(self, required: int) -> bool:
         deadline_s = self._config.runtime.wait_deadline_s
-        while True:
-            outcome = await self._queue.wait_for(required, deadline_s)
-            if outcome is WaitOutcome.DEADLINE:
-                self._deadlines.expired("collecting samples", deadline_s)
-            return outcome
+        outcome = await self._queue.wait_for(required, deadline_s)
+        if outcome is WaitOutcome.FAILED:
+            if isinstance(self._queue.error, UnexpectedDeadlineError):
+                raise self._queue.error
+            raise RunFailedError(f"rollout failed: {self._queue.failure}") from self._queue.error
+        if outcome is WaitOutcome.DEADLINE:
+            raise RunFailedError(
+                str(self._deadlines.expired(f"the wait for {required} samples", deadline_s))
+            )
+        return outcome is WaitOutcome.REACHED
 
     async def _lend_mid_cycle(self, required: int) -> None:
-        """Keep a run alive that has no serving replica left and too few samples to go on."""
+        """Keep a run alive that has no serving replica left and too few samples to go on.
+
+        Once is enough for a collection: it ends with what is required, or with all there is.
+        """
         if not self._controller.can_lend or not await self._controller.activate(self._version):
             raise RunFailedError("no replica serves and none can be lent")
-        enough = min(required, self._rollouter.attainable)
-        await self._queue.wait_for(enough, self._config.runtime.wait_deadline_s)
+        await self._wait_for(min(required, self._rollouter.attainable))
         await self._controller.deactivate()
 
     async def _fit(self, samples: tuple[Sample, ...]) -> dict[str, float]:
@@ -163,17 +168,21 @@ class Trainer:
         self._global_step += 1
         self._recorder.emit(self._trained_event(batch, result.timing_s, result.metrics))
         self._observations.fitted(sum(result.timing_s.values()))
-        await self._executor.discard([e.handle for sample in samples for e in sample.episodes])
+        await self._discard(batch)
         return dict(result.timing_s)
+
+    async def _discard(self, batch: FitBatch) -> None:
+        handles = [episode.handle for sample in batch.samples for episode in sample.episodes]
+        try:
+            async with self._deadlines.step("discard", self._config.runtime.switch_step_deadline_s):
+                await self._executor.discard(handles)
+        except RECOVERABLE as error:
+            text = f"payloads of batch {batch.batch_id} were not freed: {error}"
+            self._recorder.emit(Advisory(text))
 
     async def _sync(self, version: int) -> float:
         if version > 0:
             self._observations.last_fit_step_done()
-        if not self._config.async_training.partial_rollout:
-            async with self._deadlines.step(
-                "drain before weight sync", self._config.runtime.request_deadline_s
-            ):
-                await self._rollouter.drain()
         synced_s = await self._controller.at_weight_sync(version)
         self._version = version
         self._observations.synced(synced_s)

@@ -1,6 +1,4 @@
-"""What the controller needs to know of the loop around it: somebody else's training loop, or
-ours.
-"""
+"""What the controller needs to know of the training loop around it, ours or somebody else's."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from swingshift.sdk.context import DynamicScheduleContext
 
 
 class Workload(Protocol):
-    """The observations that make a snapshot, and the few things a switch asks of the rollout
-    side.
-    """
+    """The observations that make a snapshot, and what a switch asks of the rollout side."""
 
     def snapshot(
         self, *, last_activate_duration_s: float, last_deactivate_duration_s: float

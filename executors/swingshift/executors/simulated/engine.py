@@ -1,5 +1,4 @@
-"""One simulated inference engine: continuous batching on a virtual clock, event by event instead
-of step by step.
+"""One simulated inference engine: continuous batching on a virtual clock, event by event.
 
 All running requests gain one token per decode step, so a replica needs one number for the progress
 of all of them: the decode steps it has done. A request that joins at step s and wants n tokens
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from swingshift.executors.simulated.costs.decode import DecodeModel, seconds_for, steps_in
 from swingshift.sdk.executor import (
+    ExecutorError,
     FinishReason,
     Generation,
     GenerationRequest,
@@ -25,8 +25,12 @@ from swingshift.sdk.executor import (
     VersionSpan,
 )
 
-# Steps are floats; a request is done when it is this close to its last token.
+# Steps are floats; a request is done when it is this close to its last token, and the KV cache full
+# when it is this close to its last place for each request.
 _STEP_TOLERANCE = 1e-6
+# Share of the KV cache that an admission leaves free beside others, as vLLM's block manager does:
+# without it the request just preempted would come back at once, and nothing would move.
+_WATERMARK = 0.01
 
 
 class _Running:
@@ -49,8 +53,7 @@ class _Running:
         self.request = request
         self.wanted = wanted
         self.future = future
-        # tokens of this attempt generated before the latest admission (preemption takes the slot
-        # away)
+        # tokens of this attempt generated before the latest admission
         self.done = 0
         self.spans: list[VersionSpan] = []
         self.start_step = 0.0
@@ -83,13 +86,14 @@ class SimulatedEngine:
         self._replica = replica
         self._decode = decode
         self._kv_capacity = kv_capacity_tokens
+        self._admission_limit = (1.0 - _WATERMARK) * kv_capacity_tokens
         self._max_running = max_running
         self._response_tokens = response_tokens
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, _Running] = {}
         self._waiting: deque[_Running] = deque()
-        # (last step, order of admission, request); entries of requests that left early stay until
-        # they surface
+        # (last step, order of admission, request); one whose request has another last step by now
+        # is stale and stays until it surfaces
         self._finishes: list[tuple[float, int, _Running]] = []
         self._admissions = 0
         self._step = 0.0
@@ -97,6 +101,7 @@ class SimulatedEngine:
         self._prefill_s = 0.0
         self._updated_s = self._loop.time()
         self._paused = True
+        self._lost = False
         self._draining: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_dirty = False
@@ -106,13 +111,31 @@ class SimulatedEngine:
         self.prefilled_again_tokens = 0
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the engine is gone for good."""
+        return self._lost
+
+    @property
     def progress(self) -> Progress:
-        """Requests decoding and waiting, and the context they hold."""
-        self._advance()
-        return Progress(len(self._running), len(self._waiting), int(self._context))
+        """Requests decoding and waiting, and the context they hold; looking changes nothing."""
+        batch = len(self._running)
+        context = self._context
+        decoded_s = self._loop.time() - self._updated_s - self._prefill_s
+        if batch and not self._paused and decoded_s > 0.0:
+            context += batch * steps_in(self._decode.step(batch, context), decoded_s)
+        return Progress(batch, len(self._waiting), int(context))
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Hold a request until it ends; cancelling drops it."""
+        """Hold a request until it ends; cancelling drops it.
+
+        Raises:
+            ReplicaLostError: The engine is gone, or was lost meanwhile.
+            ExecutorError: The engine has no weights yet.
+        """
+        if self._lost:
+            raise ReplicaLostError(f"replica {self._replica} is gone")
+        if not self._versions:
+            raise ExecutorError(f"replica {self._replica} has no weights; sync it first")
         length = self._response_tokens(request) - request.generated_tokens
         wanted = max(1, min(length, request.max_new_tokens))
         entry = _Running(request, wanted, self._loop.create_future())
@@ -128,6 +151,8 @@ class SimulatedEngine:
     def abort(self, request_ids: Sequence[str]) -> None:
         """Return the named requests with what they have."""
         self._advance()
+        # whoever has its last token ends by itself
+        self._finish_due()
         for request_id in request_ids:
             entry = self._running.get(request_id)
             if entry is not None:
@@ -154,7 +179,8 @@ class SimulatedEngine:
         self._waiting.clear()
         self._finishes.clear()
         self._context = self._prefill_s = 0.0
-        self._paused = True
+        self._paused = self._lost = True
+        self._end_drain()
         self._mark_dirty()
 
     def pause(self) -> None:
@@ -164,18 +190,19 @@ class SimulatedEngine:
         self._mark_dirty()
 
     async def drain(self) -> None:
-        """Admit nothing and return when the running requests have ended."""
-        if self._running and not self._paused:
-            if self._draining is None:
-                self._draining = self._loop.create_future()
-            await asyncio.shield(self._draining)
-        self.pause()
+        """Admit nothing and return when the running requests have ended, or it is resumed."""
+        if not self._running or self._paused:
+            self.pause()
+            return
+        if self._draining is None:
+            self._draining = self._loop.create_future()
+        await asyncio.shield(self._draining)
 
     def resume(self) -> None:
         """Decode again."""
         self._advance()
         self._paused = False
-        self._draining = None
+        self._end_drain()
         self._mark_dirty()
 
     def set_version(self, version: int) -> None:
@@ -221,14 +248,15 @@ class SimulatedEngine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._paused:
-            return
         self._advance()
         self._finish_due()
+        if self._draining is not None and not self._running:
+            self._paused = True
+            self._end_drain()
+        if self._paused:
+            return
         if self._draining is None:
             self._admit()
-        elif not self._running and not self._draining.done():
-            self._draining.set_result(None)
         batch = len(self._running)
         if batch:
             steps = self._steps_to_next_event(batch)
@@ -238,27 +266,34 @@ class SimulatedEngine:
 
     def _steps_to_next_event(self, batch: int) -> float:
         finishes = self._finishes
-        # every running request has an entry, so one that is still live is found
-        while finishes[0][2].end_step < 0.0:
+        # every running request has an entry, so one that is not stale is found
+        while finishes[0][0] != finishes[0][2].end_step:
             heapq.heappop(finishes)
         to_finish = finishes[0][0] - self._step
         to_overflow = (self._kv_capacity - self._context) / batch
-        if to_overflow < to_finish and batch > 1:
-            to_finish = to_overflow
-        return to_finish if to_finish > 0.0 else 0.0
+        return to_overflow if to_overflow < to_finish and batch > 1 else to_finish
 
     def _finish_due(self) -> None:
         due = self._step + _STEP_TOLERANCE
         finishes = self._finishes
         while finishes and finishes[0][0] <= due:
-            entry = heapq.heappop(finishes)[2]
-            if entry.end_step >= 0.0:
+            end_step, _, entry = heapq.heappop(finishes)
+            if end_step == entry.end_step:
                 self._leave(entry)
                 budget = entry.request.max_new_tokens
-                length = FinishReason.LENGTH if entry.wanted == budget else FinishReason.STOP
-                self._finish(entry, length)
-        while self._context > self._kv_capacity + 1.0 and len(self._running) > 1:
+                reason = FinishReason.LENGTH if entry.wanted == budget else FinishReason.STOP
+                self._finish(entry, reason)
+        while len(self._running) > 1 and self._is_full():
             self._preempt()
+
+    def _is_full(self) -> bool:
+        room = self._kv_capacity - self._context
+        return room <= _STEP_TOLERANCE * len(self._running)
+
+    def _end_drain(self) -> None:
+        if self._draining is not None:
+            self._draining.set_result(None)
+            self._draining = None
 
     def _admit(self) -> None:
         waiting, running = self._waiting, self._running
@@ -267,7 +302,7 @@ class SimulatedEngine:
             request = entry.request
             context = request.prompt.tokens + request.generated_tokens + entry.done
             # one request always fits: it alone could not be helped by waiting
-            if running and self._context + context > self._kv_capacity:
+            if running and self._context + context > self._admission_limit:
                 break
             waiting.popleft()
             entry.context = context
@@ -288,11 +323,11 @@ class SimulatedEngine:
         )
         self._context -= entry.context + (self._step - entry.start_step)
         if not self._running:
-            self._context = 0.0
+            self._context = self._prefill_s = 0.0
         if gained > 0:
             self._add_spans(entry, gained)
             entry.done += gained
-        # marks the entry in the heap of finishes as gone
+        # makes its entry in the heap of finishes stale
         entry.end_step = -1.0
 
     def _add_spans(self, entry: _Running, gained: int) -> None:
@@ -308,15 +343,10 @@ class SimulatedEngine:
                 _append_span(entry.spans, version, tokens)
 
     def _preempt(self) -> None:
-        """Take the newest request out of the batch; it waits first in line and is prefilled
-        again.
-        """
+        """Make the newest request wait, first in line; it will be prefilled again."""
         entry = self._running[next(reversed(self._running))]
         self._leave(entry)
-        if entry.done >= entry.wanted:
-            self._finish(entry, FinishReason.STOP)
-        else:
-            self._waiting.appendleft(entry)
+        self._waiting.appendleft(entry)
 
     def _drop(self, entry: _Running) -> None:
         if self._running.get(entry.request.request_id) is entry:

@@ -19,6 +19,7 @@ from swingshift.sdk.executor import (
     Capabilities,
     CapacityEvent,
     Executor,
+    ExecutorError,
     FitBatch,
     FitResult,
     Generation,
@@ -132,8 +133,16 @@ class SimulatedExecutor(Executor):
         yield
 
     async def generate(self, replica: str, request: GenerationRequest) -> Generation:
-        """Hold the request in the replica's engine until it ends."""
-        return await self._engines[replica].generate(request)
+        """Hold the request in the replica's engine until it ends.
+
+        Raises:
+            ReplicaLostError: The replica was killed.
+            ExecutorError: Weights or KV cache are not awake, or no weights were synced.
+        """
+        engine = self._engines[replica]
+        if len(self._awake[replica]) < len(MemoryPart) and not engine.is_lost:
+            raise ExecutorError(f"replica {replica} is not awake; wake weights and KV cache first")
+        return await engine.generate(request)
 
     async def abort(self, replica: str, request_ids: Sequence[str]) -> None:
         """Abort in the engine, at once."""
@@ -145,9 +154,11 @@ class SimulatedExecutor(Executor):
 
     async def pause(self, replicas: Sequence[str], mode: PauseMode) -> None:
         """Pause engines; aborting and keeping take no time, draining takes as long as it takes."""
-        for engine in [self._engines[name] for name in replicas]:
-            if mode is PauseMode.DRAIN:
-                await engine.drain()
+        engines = [self._engines[name] for name in replicas]
+        if mode is PauseMode.DRAIN:
+            await asyncio.gather(*(engine.drain() for engine in engines))
+            return
+        for engine in engines:
             engine.pause()
             if mode is PauseMode.ABORT:
                 engine.abort_all()
@@ -292,17 +303,13 @@ class SimulatedExecutor(Executor):
         return self._state.optimizer_and_gradient_bytes
 
     def _free_bytes(self, replicas: Sequence[str]) -> dict[str, int]:
+        """Return free bytes by GPU of replicas that hold nothing any more."""
         gpu_bytes = self._options.gpu.memory_bytes
         resident = sum(self._bytes(part) for part in TrainingPart if part not in self._offloaded)
-        weights = self._options.model.weight_bytes / self._replica_gpus
         free: dict[str, int] = {}
-        for name in replicas:
-            held = resident
-            if self._replicas[name].kind is ReplicaKind.STANDALONE:
-                held = 0.0
-            if MemoryPart.WEIGHTS in self._awake[name]:
-                held += weights
-            free.update(dict.fromkeys(self._replicas[name].gpus, int(gpu_bytes - held)))
+        for replica in [self._replicas[name] for name in replicas]:
+            held = resident if replica.kind is ReplicaKind.HYBRID else 0.0
+            free.update(dict.fromkeys(replica.gpus, int(gpu_bytes - held)))
         return free
 
     async def _take(self, verb: str, replicas: Sequence[str], seconds: float) -> None:

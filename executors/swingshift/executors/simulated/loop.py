@@ -21,9 +21,7 @@ _MIN_TIMERS_TO_COMPACT = 256
 
 
 class VirtualDeadlockError(SwingshiftError):
-    """Nothing is ready, no timer is set, and tasks still wait: on a real clock this would hang for
-    ever.
-    """
+    """Nothing is ready and no timer is set, but tasks wait: on a real clock, for ever."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -47,7 +45,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(
         self,
         callback: Callable[[Unpack[_Ts]], object],
-        *args: Unpack[_Ts],
+        *args: *_Ts,
         context: Context | None = None,
     ) -> Handle:
         """Run a callback after those that are ready already."""
@@ -59,7 +57,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self,
         delay: float,
         callback: Callable[[Unpack[_Ts]], object],
-        *args: Unpack[_Ts],
+        *args: *_Ts,
         context: Context | None = None,
     ) -> TimerHandle:
         """Run a callback ``delay`` virtual seconds from now."""
@@ -69,7 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[_Ts]], object],
-        *args: Unpack[_Ts],
+        *args: *_Ts,
         context: Context | None = None,
     ) -> TimerHandle:
         """Run a callback at a virtual time."""
@@ -93,16 +91,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._timers_cancelled = 0
 
     def _run_once(self) -> None:
-        """Run what is ready; `asyncio.BaseEventLoop.run_forever` calls this until it is told to
-        stop.
-        """
+        """Run what is ready; `run_forever` of the base class calls this until told to stop."""
         runnable = self._runnable
         if not runnable:
             self._advance()
         for _ in range(len(runnable)):
             handle = runnable.popleft()
             if not handle.cancelled():
-                handle._run()
+                handle._run()  # noqa: SLF001  # how every asyncio loop runs a handle
 
     def _advance(self) -> None:
         timers = self._timers

@@ -1,0 +1,77 @@
+"""The command ``swingshift bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_HELP = (
+    "Run a scenario over seeds and say what lending GPUs is worth.\n\n"
+    "Exit status 1 when a run fails, or when a scenario that runs in full and as it is written "
+    "misses its thresholds."
+)
+_FAILED_STATUS = 1
+_INTERRUPTED_STATUS = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``bench`` to the command line."""
+    app.command("bench", help=_HELP)(bench)
+
+
+def bench(
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A packaged name, or a path to a YAML file.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Replaces a key of the scenario: async_training.staleness_threshold=0.3",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Policy of the runs that lend GPUs: a name, or file.py:Class."
+        ),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Runs of each kind.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer prompts and seeds: under a minute.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the result for programs to read."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a report: summary, plots, result.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the event log of every run.")
+    ] = None,
+) -> None:
+    """Load the scenario, run it, and exit with the status that the help text promises.
+
+    Raises:
+        UserError: Something the user wrote cannot be used.
+    """
+    # Put off, so that the command line starts without them.
+    from rich.console import Console  # noqa: PLC0415
+
+    from swingshift.benchmarks.scenario import load_scenario  # noqa: PLC0415
+    from swingshift.benchmarks.session import Outputs, Session  # noqa: PLC0415
+
+    loaded = load_scenario(scenario, overrides or (), quick=quick, policy=policy, seeds=seeds)
+    outputs = Outputs(json_file=json_file, report=out, logs=log)
+    outputs.prepare()
+    session = Session(loaded, outputs, screen=Console(), status=Console(stderr=True))
+    try:
+        is_good = session.run()
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED_STATUS) from None
+    if not is_good:
+        raise typer.Exit(_FAILED_STATUS)

@@ -1,0 +1,147 @@
+"""Check a policy against every law of its contract."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, configuration, given
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from swingshift.sdk.errors import UnknownNameError, UserError
+from swingshift.sdk.policy import DynamicSchedulePolicyBase
+from swingshift.sdk.testing.law import Breach, Law, Subject
+from swingshift.sdk.testing.laws import LAW_NAMES, LAWS
+from swingshift.sdk.testing.report import LawResult, PolicyCheckReport, Verdict
+from swingshift.sdk.testing.surroundings import Surroundings
+from swingshift.sdk.validators import integer, text
+
+MAX_EXAMPLES = 100
+"""Runs drawn for each law, unless told otherwise."""
+
+
+def check_policy(
+    factory: Callable[[], DynamicSchedulePolicyBase],
+    *,
+    expected_failures: Mapping[str, str] | None = None,
+    max_examples: int = MAX_EXAMPLES,
+    laws: Iterable[str] | None = None,
+    seed: int = 0,
+) -> PolicyCheckReport:
+    """Return a verdict on every law of the policy contract, each breach with its smallest run.
+
+    Authors call it in a test, and ``assert_sound()`` on the report. It is deterministic: the same
+    call in the same program gives the same report. It leaves no file behind.
+
+    Args:
+        factory: Returns a new policy at each call, always built alike.
+        expected_failures: Laws the policy is known to break, with the reason. One that holds is
+            a violation too.
+        max_examples: Runs drawn for each law, 1 or more.
+        laws: Names of the laws to judge, by default all; excuses for others are not considered.
+        seed: Selects the runs.
+
+    Returns:
+        The report; ``print`` shows it.
+
+    Raises:
+        UnknownNameError: There is no law of that name.
+        UserError: The factory does not return a new policy at each call.
+        InvalidValueError: ``max_examples`` is no count, or an excuse has no reason.
+    """
+    excuses = dict(expected_failures or {})
+    chosen = LAW_NAMES if laws is None else tuple(laws)
+    for name in (*chosen, *excuses):
+        if name not in LAW_NAMES:
+            raise UnknownNameError("law", name, LAW_NAMES)
+    for name, reason in excuses.items():
+        text().check(f"expected_failures[{name!r}]", reason)
+    integer(ge=1).check("max_examples", max_examples)
+    policy = _new_policy(factory)
+    subject = Subject(factory, Surroundings(policy))
+    with _no_files_left():
+        results = tuple(
+            _result(law, _breach(law, subject, max_examples, seed), excuses.get(law.name, ""))
+            for law in LAWS
+            if law.name in chosen
+        )
+    return PolicyCheckReport(policy=type(policy).__name__, results=results)
+
+
+def _new_policy(factory: Callable[[], DynamicSchedulePolicyBase]) -> DynamicSchedulePolicyBase:
+    policy: object = factory()
+    if not isinstance(policy, DynamicSchedulePolicyBase):
+        raise UserError(
+            f"the factory must return a DynamicSchedulePolicyBase; got {policy!r}; pass a policy's"
+            " class, or a lambda that builds one"
+        )
+    if policy is factory():
+        raise UserError(
+            "the factory returned the same policy twice; it must build a new one at each call"
+        )
+    return policy
+
+
+def _breach(law: Law, subject: Subject, max_examples: int, seed: int) -> Breach | None:
+    """Return the breach of a law with the smallest run that Hypothesis finds, if there is one."""
+    seen: list[Breach] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=max_examples,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=(Phase.generate, Phase.shrink),
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        try:
+            law.judge(subject, data.draw)
+        except Breach as breach:
+            seen.append(breach)
+            raise
+
+    try:
+        holds()
+    except Breach as breach:
+        return breach
+    except Flaky:
+        last = seen[-1]
+        return Breach(f"{last.message} (not every time)", last.example)
+    return None
+
+
+def _result(law: Law, breach: Breach | None, excuse: str) -> LawResult:
+    if breach is None and excuse:
+        verdict, message = Verdict.UNEXCUSED, "the law holds: remove it from expected_failures"
+    elif breach is None:
+        verdict, message = Verdict.HOLDS, ""
+    else:
+        verdict = Verdict.EXCUSED if excuse else Verdict.VIOLATED
+        message = breach.message
+    return LawResult(
+        check=law.name,
+        promise=law.promise,
+        verdict=verdict,
+        message=message,
+        example=breach.example if breach is not None else "",
+        excuse=excuse,
+    )
+
+
+@contextmanager
+def _no_files_left() -> Iterator[None]:
+    """Keep what Hypothesis caches out of the working directory."""
+    with tempfile.TemporaryDirectory(prefix="swingshift-") as scratch:
+        configuration.set_hypothesis_home_dir(scratch)
+        try:
+            yield
+        finally:
+            configuration.set_hypothesis_home_dir(None)

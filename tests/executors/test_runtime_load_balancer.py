@@ -1,0 +1,329 @@
+"""The balancer: least loaded, evenly at ties, sticky, with epochs; against a simple model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.executors.support import run_virtual
+
+from swingshift.executors.runtime.load_balancer import Lease, LoadBalancer
+
+
+def loaded(**loads: int) -> LoadBalancer:
+    """Return a balancer whose replicas hold so many leases each, by sticky sessions."""
+    made = LoadBalancer()
+    for name in loads:
+        made.add(name)
+        made._sticky[name] = name
+    for name, load in loads.items():
+        for number in range(load):
+            made.try_acquire(f"{name}-{number}", name)
+    return made
+
+
+def acquired(made: LoadBalancer, request: str, sticky: str | None = None) -> Lease:
+    """Return a lease that must be there."""
+    lease = made.try_acquire(request, sticky)
+    assert lease is not None
+    return lease
+
+
+def test_the_least_loaded_replica_is_chosen() -> None:
+    """A new request goes where fewest are."""
+    made = loaded(a=3, b=1, c=2)
+    assert acquired(made, "new").replica == "b"
+    assert made.load("b") == 2
+    assert made.total_load == 7
+
+
+def test_ties_are_broken_evenly() -> None:
+    """Among equals the longest unused is next, so nobody gets an avalanche."""
+    made = LoadBalancer()
+    for name in ("a", "b", "c"):
+        made.add(name)
+    chosen = []
+    for number in range(9):
+        lease = acquired(made, str(number))
+        chosen.append(lease.replica)
+        made.release(lease)
+    assert chosen == ["a", "b", "c"] * 3
+
+
+def test_a_session_sticks_until_its_replica_leaves_or_it_ends() -> None:
+    """A session goes back to its replica whatever the load, and elsewhere when it cannot."""
+    made = LoadBalancer()
+    made.add("a")
+    first = acquired(made, "x", "session")
+    made.add("b")
+    assert acquired(made, "y", "session").replica == first.replica == "a"
+    made.remove("a")
+    assert acquired(made, "z", "session").replica == "b"
+    made.add("a")
+    assert acquired(made, "again", "session").replica == "b"
+    made.forget("session")
+    made.forget("session")
+    assert acquired(made, "free", "session").replica == "a"
+
+
+def test_forgetting_all_sessions_routes_them_by_load() -> None:
+    """After a reset every session is as good as new."""
+    made = loaded(a=2, b=0)
+    made.forget_all()
+    assert acquired(made, "n", "a").replica == "b"
+
+
+def test_every_entry_has_a_new_epoch_and_late_releases_do_not_count() -> None:
+    """A lease of an earlier stay does not change the load of a replica that came back."""
+    made = LoadBalancer()
+    first = made.add("a")
+    old = acquired(made, "x")
+    assert made.remove("a") == first
+    assert made.remove("a") is None
+    second = made.add("a")
+    assert second > first
+    new = acquired(made, "y")
+    assert made.release(old) is False
+    assert made.load("a") == 1
+    assert made.release(new) is True
+    assert made.release(new) is False
+    assert made.load("a") == 0
+
+
+def test_a_removed_replica_gets_nothing_from_that_moment() -> None:
+    """Leaving routing is one step: whatever is asked next goes elsewhere, or nowhere."""
+    made = loaded(a=0, b=5)
+    made.remove("a")
+    assert acquired(made, "x").replica == "b"
+    made.remove("b")
+    assert made.try_acquire("y") is None
+    assert made.load("b") == made.total_load == 0
+    assert made.requests_on("b") == ()
+
+
+def test_a_replica_cannot_enter_twice() -> None:
+    """Its leases would be forgotten."""
+    made = loaded(a=1)
+    with pytest.raises(ValueError, match="'a' is in routing already"):
+        made.add("a")
+
+
+def test_held_routing_gives_nothing_until_it_opens() -> None:
+    """While loads are being taken stock of, requests wait; then they are routed by load."""
+
+    async def main() -> tuple[bool, str]:
+        made = loaded(a=2, b=0)
+        made.hold()
+        waiting = asyncio.create_task(made.acquire("x"))
+        await asyncio.sleep(1.0)
+        was_waiting = not waiting.done()
+        made.open()
+        return was_waiting, (await waiting).replica
+
+    assert run_virtual(main()) == (True, "b")
+
+
+def test_waiting_requests_go_to_the_first_replica_that_enters() -> None:
+    """Without a replica requests wait, in order, and cost nobody a deadline."""
+
+    async def main() -> list[str]:
+        made = LoadBalancer()
+        waiting = [asyncio.create_task(made.acquire(str(number))) for number in range(3)]
+        await asyncio.sleep(100.0)
+        made.add("a")
+        leases = await asyncio.gather(*waiting)
+        assert made.requests_on("a") == ("0", "1", "2")
+        return [lease.replica for lease in leases]
+
+    assert run_virtual(main()) == ["a", "a", "a"]
+
+
+def test_a_cancelled_wait_for_a_replica_takes_no_lease() -> None:
+    """Cancellation while waiting leaves no load behind."""
+
+    async def main() -> int:
+        made = LoadBalancer()
+        waiting = asyncio.create_task(made.acquire("x"))
+        await asyncio.sleep(1.0)
+        waiting.cancel()
+        made.add("a")
+        await asyncio.gather(waiting, return_exceptions=True)
+        return made.load("a")
+
+    assert run_virtual(main()) == 0
+
+
+def test_released_returns_when_the_last_of_them_is_back() -> None:
+    """Held routing reports every lease that ends; others on the replica do not matter."""
+
+    async def main() -> list[bool]:
+        made = LoadBalancer()
+        made.add("a")
+        leases = [acquired(made, name) for name in ("x", "y", "z")]
+        made.hold()
+        waiting = asyncio.create_task(made.released("a", ("x", "y")))
+        states = []
+        for lease in leases[:2]:
+            await asyncio.sleep(1.0)
+            states.append(waiting.done())
+            made.release(lease)
+        await waiting
+        return [*states, waiting.done()]
+
+    assert run_virtual(main()) == [False, False, True]
+
+
+def test_released_returns_when_the_replica_leaves() -> None:
+    """Whoever waits for leases of a replica that is gone has nothing to wait for."""
+
+    async def main() -> float:
+        made = loaded(a=2)
+        made.hold()
+        waiting = asyncio.create_task(made.released("a", ("a-0", "a-1")))
+        await asyncio.sleep(3.0)
+        made.remove("a")
+        await waiting
+        await made.released("a", ("a-0",))
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == 3.0
+
+
+def test_busy_is_told_at_the_first_lease_and_after_the_last() -> None:
+    """What books GPUs hears of each change between idle and busy, once."""
+    made, told = LoadBalancer(), list[tuple[str, bool]]()
+    made.add("a")
+    made.on_busy = lambda replica, busy: told.append((replica, busy))
+    first, second = acquired(made, "x"), acquired(made, "y")
+    made.release(first)
+    made.release(second)
+    assert told == [("a", True), ("a", False)]
+
+
+def test_excess_golden() -> None:
+    """7, 4 and 0 requests, 11 in all: 4, 4 and 3 is even, so the newest three of the first move."""
+    made = loaded(a=7, b=4, c=0)
+    assert made.excess() == {"a": ("a-4", "a-5", "a-6")}
+
+
+def test_nothing_is_in_excess_where_loads_are_even_or_nobody_is() -> None:
+    """Differences of one are not worth a prefill."""
+    assert loaded(a=3, b=4, c=3).excess() == {}
+    assert LoadBalancer().excess() == {}
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8))
+def test_moving_the_excess_is_the_least_that_evens_loads(loads: list[int]) -> None:
+    """After the move all are within one of each other, and no smaller move could do that."""
+    made = loaded(**{f"r{number}": load for number, load in enumerate(loads)})
+    fair = sum(loads) // len(loads)
+    moves = made.excess()
+    moved = [request for requests in moves.values() for request in requests]
+    for name, requests in moves.items():
+        for request in requests:
+            made.forget(name)
+            assert made.release(made._entries[name].leases[request])
+    for request in moved:
+        acquired(made, request)
+    after = [made.load(name) for name in made.replicas]
+    assert max(after) - min(after) <= 1
+    ceilings = sum(loads) % len(loads)
+    by_size = sorted(loads, reverse=True)
+    least = sum(max(0, load - fair - (rank < ceilings)) for rank, load in enumerate(by_size))
+    assert len(moved) == least
+
+
+class BalancerModel(RuleBasedStateMachine):
+    """Drives a balancer against dictionaries: acquire, late and double release, add, remove."""
+
+    NAMES = ("a", "b", "c", "d")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real = LoadBalancer()
+        self.epochs: dict[str, int] = {}
+        self.sticky: dict[str, str] = {}
+        self.held: dict[str, Lease] = {}
+        self.old: list[Lease] = []
+        self.requests = 0
+
+    def loads(self) -> Counter[str]:
+        """Return the leases by replica in routing."""
+        live = [lease for lease in self.held.values() if self.is_live(lease)]
+        return Counter(lease.replica for lease in live)
+
+    def is_live(self, lease: Lease) -> bool:
+        """Return whether a lease counts."""
+        return self.epochs.get(lease.replica) == lease.epoch
+
+    @rule(name=st.sampled_from(NAMES))
+    def add(self, name: str) -> None:
+        """A replica enters under an epoch above all before."""
+        if name in self.epochs:
+            return
+        epoch = self.real.add(name)
+        assert epoch > max(self.epochs.values(), default=0)
+        self.epochs[name] = epoch
+
+    @rule(name=st.sampled_from(NAMES))
+    def remove(self, name: str) -> None:
+        """A replica leaves; the epoch that ends is told."""
+        assert self.real.remove(name) == self.epochs.pop(name, None)
+
+    @rule(session=st.sampled_from(("", "s1", "s2")))
+    def acquire(self, session: str) -> None:
+        """A request goes to its session's replica, else to one of the least loaded."""
+        self.requests += 1
+        request = str(self.requests)
+        lease = self.real.try_acquire(request, session or None)
+        if not self.epochs:
+            assert lease is None
+            return
+        assert lease is not None
+        assert lease.epoch == self.epochs[lease.replica]
+        loads = self.loads()
+        if self.sticky.get(session) in self.epochs:
+            assert lease.replica == self.sticky[session]
+        else:
+            assert loads[lease.replica] == min(loads[name] for name in self.epochs)
+            if session:
+                self.sticky[session] = lease.replica
+        self.held[request] = lease
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        """A lease is given back, perhaps after its epoch."""
+        request = data.draw(st.sampled_from(sorted(self.held)))
+        lease = self.held.pop(request)
+        assert self.real.release(lease) is self.is_live(lease)
+        self.old.append(lease)
+
+    @precondition(lambda self: self.old)
+    @rule(data=st.data())
+    def release_again(self, data: st.DataObject) -> None:
+        """A second release has no effect."""
+        assert self.real.release(data.draw(st.sampled_from(self.old))) is False
+
+    @rule(session=st.sampled_from(("s1", "s2")))
+    def forget(self, session: str) -> None:
+        """A session ends."""
+        self.real.forget(session)
+        self.sticky.pop(session, None)
+
+    @invariant()
+    def loads_agree(self) -> None:
+        """Replicas, loads and the requests on each are those of the model."""
+        assert set(self.real.replicas) == set(self.epochs)
+        loads = self.loads()
+        for name in self.epochs:
+            assert self.real.load(name) == loads[name]
+            assert len(self.real.requests_on(name)) == loads[name]
+        assert self.real.total_load == sum(loads.values())
+
+
+test_balancer_against_its_model = BalancerModel.TestCase
