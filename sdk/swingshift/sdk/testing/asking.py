@@ -24,14 +24,14 @@ class PolicyFault(Exception):  # noqa: N818  # the policy's, and no error of the
 
     Attributes:
         question: The method asked.
-        words: What it did.
+        kind: What it did, without what may differ from one time to the next.
     """
 
-    def __init__(self, question: str, words: str) -> None:
-        """Keep the two parts."""
+    def __init__(self, question: str, kind: str, words: str) -> None:
+        """Word the message, and keep what identifies the fault."""
         super().__init__(f"{question} {words}")
         self.question = question
-        self.words = words
+        self.kind = kind
 
 
 class Ask(Protocol):
@@ -58,11 +58,12 @@ def ask_once(question: Question[_T], call: Callable[[], object], /) -> _T:
     try:
         answer = call()
     except Exception as error:
-        words = f"raised {type(error).__name__}: {error}"
-        raise PolicyFault(question.name, words) from error
+        kind = f"raised {type(error).__name__}"
+        raise PolicyFault(question.name, kind, f"{kind}: {error}") from error
     if not question.accepts(answer):
-        words = f"answered {reprlib.repr(answer)} ({type(answer).__name__})"
-        raise PolicyFault(question.name, f"{words}; allowed: {question.allowed}")
+        kind = type(answer).__name__
+        words = f"answered {reprlib.repr(answer)} ({kind}); allowed: {question.allowed}"
+        raise PolicyFault(question.name, f"answered with {kind}", words)
     return answer
 
 
@@ -115,13 +116,13 @@ def trace(
 ) -> Iterator[tuple[Moment, Answers]]:
     """Ask everything in each moment in turn, up to the policy's first fault.
 
-    The fault itself is the last answer, in words, so that two traces can be compared.
+    The fault itself is the last answer, so that two traces can be compared.
     """
     for moment in moments:
         try:
             answers = at_sync(policy, moment) | before_fit(policy, moment)
         except PolicyFault as fault:
-            yield moment, {fault.question: fault.words}
+            yield moment, {fault.question: fault.kind}
             return
         yield moment, answers
 

@@ -184,7 +184,7 @@ def _rest(
     try:
         answers = before_fit(policy, now)
     except PolicyFault as fault:
-        return [(now, {fault.question: fault.words})]
+        return [(now, {fault.question: fault.kind})]
     return [(now, answers), *trace(policy, later)]
 
 
