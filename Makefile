@@ -38,7 +38,7 @@ bench: install ## Run the published experiment; the report is written to report/
 test: lint coverage wheel ## Everything: linters and types, tests with coverage, the installed wheel
 
 coverage: install ## Run all tests and hold the branch coverage of each part to its floor
-	@$(BIN)/python -m pytest --cov --cov-report=
+	@$(BIN)/coverage run -m pytest
 	@mkdir -p build
 	@$(BIN)/coverage json -q -o build/coverage.json
 	@$(BIN)/python .ci/check_coverage.py build/coverage.json

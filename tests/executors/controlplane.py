@@ -258,6 +258,21 @@ async def plane(
     )
 
 
+async def opened(p: Plane) -> Plane:
+    """Sync version 0 as a run does first; GPUs are lent if the policy says so."""
+    await p.controller.at_weight_sync(0)
+    p.controller.end_cycle(0)
+    return p
+
+
+async def lent(p: Plane) -> Plane:
+    """Open with GPUs lent and enough buffered to get them back at once."""
+    await opened(p)
+    assert p.controller.is_hybrid_active
+    p.workload.put(5)
+    return p
+
+
 def gpu_states(sink: ListSink) -> dict[str, str]:
     """Return the state each GPU is booked under after the events so far."""
     states: dict[str, str] = {}

@@ -21,7 +21,7 @@ from swingshift.executors.app.run_log import (
     read_run_log,
     recompute,
 )
-from swingshift.executors.app.run_log_lines import LineError, decode_event, encode_event
+from swingshift.executors.app.run_log_lines import LineEncoder, LineError, decode_event
 from swingshift.sdk.errors import UserError
 from swingshift.sdk.events import (
     EVENT_TYPES,
@@ -82,7 +82,7 @@ def advisories(count: int) -> list[Event]:
 @given(st.integers(0, 10**9), FINITE, events())
 def test_every_event_is_read_as_it_was_written(sequence: int, t_s: float, event: Event) -> None:
     """Text, integers of any size, floats to the last bit: repr shows every difference."""
-    line = encode_event(sequence, t_s, event)
+    line = LineEncoder().encode(sequence, t_s, event)
 
     assert line.isascii()
     assert line.endswith("\n")
@@ -92,7 +92,7 @@ def test_every_event_is_read_as_it_was_written(sequence: int, t_s: float, event:
 
 def test_line_is_plain_json() -> None:
     """The keys are the field names, after number, time and kind."""
-    assert encode_event(41, 12.5, ROUTED) == (
+    assert LineEncoder().encode(41, 12.5, ROUTED) == (
         '{"seq":41,"t_s":12.5,"event":"request_routed","request":"17/3","replica":"standalone-0",'
         '"epoch":5,"attempt":2,"resumed_tokens":812}\n'
     )
@@ -111,7 +111,7 @@ def test_line_is_plain_json() -> None:
 def test_what_has_no_place_in_json_is_not_written(tmp_path: Path, t_s: float, event: Event) -> None:
     """A log with NaN in it would be unreadable to most programs."""
     with pytest.raises(LineError, match="event 3 cannot be written"):
-        encode_event(3, t_s, event)
+        LineEncoder().encode(3, t_s, event)
     with (
         RunLogWriter(tmp_path / "run.jsonl") as log,
         pytest.raises(RunLogError, match=r"run\.jsonl: event 3 cannot be written"),
@@ -222,7 +222,7 @@ def test_line_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 def test_whole_number_in_a_float_field_stays_one() -> None:
     """It is equal either way, and the log does not pretend a precision."""
-    line = encode_event(0, 1, LentWaitEnded("reached", 3, 2, 2))
+    line = LineEncoder().encode(0, 1, LentWaitEnded("reached", 3, 2, 2))
 
     assert '"t_s":1,' in line
     assert '"wait_s":3,' in line

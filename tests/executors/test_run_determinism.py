@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 from tests.executors.support import run_training, small_config, small_options
 
-from swingshift.executors.app.run_log_lines import encode_event
+from swingshift.executors.app.run_log_lines import LineEncoder
 from swingshift.executors.simulated.costs.variation import Variation
 from swingshift.sdk.registry import build_policy
 
@@ -27,7 +27,7 @@ def log_of(seed: int) -> str:
         options=attrs.evolve(small_options(), variation=noisy),
     )
     stamped = zip(ran.sink.times_s, ran.sink.events, strict=True)
-    return "".join(encode_event(number, *entry) for number, entry in enumerate(stamped))
+    return "".join(LineEncoder().encode(number, *entry) for number, entry in enumerate(stamped))
 
 
 def digest_of(seed: int) -> str:

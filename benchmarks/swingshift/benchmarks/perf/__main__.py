@@ -19,6 +19,7 @@ from rich.table import Table
 from swingshift.benchmarks.perf.figure import Figure, Measured
 from swingshift.benchmarks.perf.parts import balancer_figures, import_figure, question_figures
 from swingshift.benchmarks.perf.simulator import dynamic_config, memory_figure, simulator_figures
+from swingshift.benchmarks.runner import tune_garbage_collection
 from swingshift.sdk.errors import UserError
 
 _VERDICTS = {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scenario", default=Sizes().scenario, help="default: published")
     parser.add_argument("--repetitions", type=int, default=Sizes().repetitions, metavar="N")
     options = parser.parse_args(arguments)
+    tune_garbage_collection()
     if options.repetitions < 1:
         parser.error(f"--repetitions: {options.repetitions} is not allowed; expected at least 1")
     sizes = Sizes(scenario=options.scenario, repetitions=options.repetitions)

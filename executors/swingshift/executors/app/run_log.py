@@ -14,7 +14,7 @@ from typing import NamedTuple, TextIO
 
 import attrs
 
-from swingshift.executors.app.run_log_lines import LineError, decode_event, encode_event
+from swingshift.executors.app.run_log_lines import LineEncoder, LineError, decode_event
 from swingshift.executors.runtime.measurement import Measurement
 from swingshift.sdk.errors import UserError
 from swingshift.sdk.events import CycleEnded, Event, PolicyDecided
@@ -62,6 +62,7 @@ class RunLogWriter:
         if max_bytes is not None and max_bytes < 1:
             raise RunLogError(f"max_bytes is {max_bytes}; expected 1 or more, or None")
         self._path = path
+        self._encoder = LineEncoder()
         self._max_bytes = max_bytes
         self._segment = 0
         self._has_events = False
@@ -79,7 +80,7 @@ class RunLogWriter:
             RunLogError: A number in it is not finite, or a value has no place in JSON.
         """
         try:
-            line = encode_event(sequence, t_s, event)
+            line = self._encoder.encode(sequence, t_s, event)
         except LineError as error:
             raise RunLogError(f"{self._path}: {error}") from error
         if self._max_bytes is not None:

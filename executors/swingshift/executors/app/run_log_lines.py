@@ -11,7 +11,7 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
-from operator import attrgetter
+from operator import attrgetter, call
 from typing import TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import attrs
@@ -42,20 +42,45 @@ class _MismatchError(Exception):
     """A value is not what the annotation says."""
 
 
-def encode_event(sequence: int, t_s: float, event: Event) -> str:
-    """Return an event's line, in ASCII with its newline; on the hot path of every request.
+class LineEncoder:
+    """Encodes the events of one log; on the hot path of every request.
 
-    A float is written as the shortest decimal that reads back as the same float.
-
-    Raises:
-        LineError: A number is not finite, or a value has no place in JSON.
+    Many events share a moment, so the text of the latest time is kept.
     """
+
+    __slots__ = ("_t_s", "_t_text")
+
+    def __init__(self) -> None:
+        """Start before the first moment."""
+        self._t_s = math.nan
+        self._t_text = ""
+
+    def encode(self, sequence: int, t_s: float, event: Event) -> str:
+        """Return an event's line, in ASCII with its newline.
+
+        A float is written as the shortest decimal that reads back as the same float.
+
+        Raises:
+            LineError: A number is not finite, or a value has no place in JSON.
+        """
+        if t_s != self._t_s:
+            self._t_text = _time_text(sequence, t_s, event)
+            self._t_s = t_s
+        return _encode_event(sequence, self._t_text, event)
+
+
+def _time_text(sequence: int, t_s: float, event: Event) -> str:
+    try:
+        return _encode_number(t_s)
+    except (TypeError, ValueError) as error:
+        raise LineError(f"event {sequence} cannot be written: {error}; got {event!r}") from error
+
+
+def _encode_event(sequence: int, t_text: str, event: Event) -> str:
     layout = _LAYOUTS[event.kind]
     try:
-        values = [
-            encode(value) for encode, value in zip(layout.encoders, layout.get(event), strict=True)
-        ]
-        return layout.template % (sequence, _encode_number(t_s), *values)
+        values = map(call, layout.encoders, layout.get(event))
+        return layout.template % (sequence, t_text, *values)
     except (TypeError, ValueError) as error:
         raise LineError(f"event {sequence} cannot be written: {error}; got {event!r}") from error
 

@@ -84,7 +84,7 @@ class Watchdog:
 
     def watch(self) -> Watch:
         """Return a context manager that bounds the current task from now on."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         if task is None:
             raise RuntimeError("a watch bounds a task; call it from inside one")
         watch = Watch(self, task, self._loop.time() + self._seconds)

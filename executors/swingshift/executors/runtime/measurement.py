@@ -17,6 +17,7 @@ from swingshift.sdk.events import (
     Event,
     FitStepEnded,
     GpuStateChanged,
+    RunEnded,
     RunStarted,
     SampleGivenUp,
     SampleQueued,
@@ -88,6 +89,11 @@ class Measurement:
             BatchTrained: self._batch_trained,
             FitStepEnded: self._fit_step_ended,
         }
+
+    @property
+    def wants(self) -> tuple[type[Event], ...]:
+        """The events it needs; the last of a run among them, whose time ends the ledger."""
+        return (*self._handlers, RunEnded)
 
     def write(self, sequence: int, t_s: float, event: Event) -> None:
         """Take one event."""

@@ -58,6 +58,8 @@ class Rollouter:
             total_samples: Prompts to submit in all; at most ``len(task)``.
         """
         self._changes = changes
+        # asked once: get_running_loop costs a system call on Python 3.11
+        self._loop = asyncio.get_running_loop()
         self._task = task
         self._turn = turn
         self._queue = queue
@@ -177,9 +179,7 @@ class Rollouter:
         self._next += 1
         self._staleness_samples += 1
         produce = self._produce(index)
-        self._active[index] = asyncio.get_running_loop().create_task(
-            produce, name=f"sample {index}"
-        )
+        self._active[index] = self._loop.create_task(produce, name=f"sample {index}")
         self._recorder.emit(
             SampleSubmitted(index, self._version, len(self._active), self._staleness_samples)
         )
@@ -187,7 +187,7 @@ class Rollouter:
             self._recorder.emit(DataExhausted(self._total))
 
     async def _produce(self, index: int) -> None:
-        started_s = asyncio.get_running_loop().time()
+        started_s = self._loop.time()
         try:
             sample = await self._generate(index)
             await self._queue.put(sample)
@@ -220,7 +220,7 @@ class Rollouter:
 
     async def _generate(self, index: int) -> Sample:
         prompt = self._task.prompt(index)
-        spawn = asyncio.get_running_loop().create_task
+        spawn = self._loop.create_task
         episodes = [
             spawn(self._task.episode(self._turn, EpisodeRequest(f"{index}/{i}", prompt, i)))
             for i in range(self._responses)
@@ -241,7 +241,7 @@ class Rollouter:
             sample.sample_id,
             len(self._active),
             len(self._queue),
-            asyncio.get_running_loop().time() - started_s,
+            self._loop.time() - started_s,
             sample.prompt.tokens,
             sample.generated_tokens,
             max(episode.tokens for episode in episodes),

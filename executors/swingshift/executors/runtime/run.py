@@ -163,7 +163,7 @@ class TrainingRun:
         rates, measurement, cycles = RolloutRates(), Measurement(), _Cycles(self._metric_sinks)
         recorder = Recorder()
         recorder.subscribe(rates, *RolloutRates.WANTS)
-        recorder.subscribe(measurement)
+        recorder.subscribe(measurement, *measurement.wants)
         recorder.subscribe(cycles, CycleEnded)
         for sink in self._event_sinks:
             recorder.subscribe(sink)

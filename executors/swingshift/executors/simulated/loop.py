@@ -76,6 +76,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, self._timers_set, handle))
         return handle
 
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: Context | None = None,
+    ) -> Handle:
+        """Run a callback soon; there is one thread, and a signal handler interrupts it."""
+        return self.call_soon(callback, *args, context=context)
+
     def close(self) -> None:
         """Forget what is left to do."""
         self._runnable.clear()
