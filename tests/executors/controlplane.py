@@ -21,6 +21,7 @@ from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.message_queue import WaitOutcome
 from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.restarts import Restarts
 from swingshift.executors.runtime.switching import Steps
 from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.sdk.config import RunConfig, RuntimeConfig
@@ -232,6 +233,14 @@ async def plane(
         workload,
         recorder,
         deadlines,
+        Restarts(
+            executor,
+            fleet,
+            recorder,
+            deadlines,
+            deadline_s=runtime.restart_deadline_s,
+            attempts=runtime.restart_attempts,
+        ),
         config=runtime,
         enable_rebalance=enable_rebalance,
         partial_rollout=partial_rollout,

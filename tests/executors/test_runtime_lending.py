@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import attrs
 import pytest
 from tests.executors.controlplane import RUNTIME, Plane, gpu_states, lent, opened, plane
 from tests.executors.support import HYBRID, STANDALONE, TRAINER_GPUS, ScriptedPolicy, run_virtual
@@ -58,7 +59,7 @@ def test_the_next_activation_goes_on_without_the_dead() -> None:
     """Only sleeping replicas are lent, and only what was lent is measured."""
 
     async def main() -> tuple[Plane, int]:
-        p = await plane()
+        p = await plane(runtime=attrs.evolve(RUNTIME, restart_attempts=0))
         p.executor.inject("wake_weights", "hybrid-0")
         await lent(p)
         await p.controller.before_fit_step(0)

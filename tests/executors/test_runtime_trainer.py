@@ -41,8 +41,13 @@ def failed(ran: Ran) -> str:
 
 
 def faulty(*faults: tuple[str, str, Fault, int]) -> Ran:
-    """Run with faults, on a clock where deadlines may expire; GPUs are lent at no sync."""
-    return run_training(policy=ScriptedPolicy(lend=False), faults=faults, virtual_time=False)
+    """Run with faults where deadlines may expire; GPUs are lent at no sync, the dead stay dead."""
+    return run_training(
+        small_config(runtime=RuntimeConfig(restart_attempts=0)),
+        ScriptedPolicy(lend=False),
+        faults=faults,
+        virtual_time=False,
+    )
 
 
 def test_every_sample_is_trained_once_and_freed() -> None:
@@ -106,7 +111,8 @@ def test_without_any_replica_the_run_fails() -> None:
         lost, ("wake_weights", "hybrid-0", "fail", 1), ("wake_weights", "hybrid-1", "fail", 1)
     )
     assert failed(ran) == "no replica serves and none can be lent"
-    ran = run_training(small_config(dynamic=False), faults=[lost], virtual_time=False)
+    alone = small_config(dynamic=False, runtime=RuntimeConfig(restart_attempts=0))
+    ran = run_training(alone, faults=[lost], virtual_time=False)
     assert failed(ran) == "no replica serves and none can be lent"
     assert ran.report.trained_samples == 0
 

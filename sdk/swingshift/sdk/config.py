@@ -216,6 +216,12 @@ class RuntimeConfig:
     wait_deadline_s: float = _number(
         86400.0, "Seconds for one wait of the trainer for samples.", _DURATION
     )
+    restart_deadline_s: float = _number(
+        900.0, "Seconds for one restart of a replica that died.", _DURATION
+    )
+    restart_attempts: int = _count(
+        3, "Restarts of a replica until it serves again; after that it stays away.", ge=0
+    )
     request_retries: int = _count(
         3, "Times a failed request is tried again before its sample is given up.", ge=0
     )

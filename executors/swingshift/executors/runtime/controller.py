@@ -8,7 +8,8 @@ Training may touch its GPUs only when the controller is in STANDALONE_ONLY.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 
@@ -18,10 +19,12 @@ from swingshift.executors.runtime.lending import Lending, MemoryWithheldError
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.message_queue import WaitOutcome
 from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.restarts import Restarts
 from swingshift.executors.runtime.switching import RECOVERABLE, Steps
 from swingshift.executors.runtime.workload import Workload
 from swingshift.sdk.config import RuntimeConfig
 from swingshift.sdk.context import DynamicScheduleContext
+from swingshift.sdk.errors import CallOrderError
 from swingshift.sdk.events import (
     Advisory,
     ControllerMoved,
@@ -65,6 +68,7 @@ class DynamicResourceController:
         workload: Workload,
         recorder: Recorder,
         deadlines: Deadlines,
+        restarts: Restarts,
         *,
         config: RuntimeConfig,
         enable_rebalance: bool,
@@ -80,6 +84,7 @@ class DynamicResourceController:
             workload: What snapshots are made of.
             recorder: Hears of everything.
             deadlines: Rule for a step that does not end.
+            restarts: Brings dead replicas back.
             config: Seconds allowed for each step.
             enable_rebalance: Ask the policy for a rebalance after an activation.
             partial_rollout: Responses may hold tokens of several versions.
@@ -102,7 +107,11 @@ class DynamicResourceController:
             step_s=config.switch_step_deadline_s,
             sync_s=config.sync_deadline_s,
         )
-        self._lending = Lending(executor, fleet, recorder, self._steps)
+        self._lending = Lending(executor, fleet, recorder, self._steps, restarts)
+        # training, weight sync and switches exclude each other on the trainer's GPUs
+        self._gpus = asyncio.Lock()
+        self._version: int | None = None
+        self._lends: bool | None = None
         self._state = ControllerState.STANDALONE_ONLY
         self._activate_s = 0.0
         self._deactivate_s = 0.0
@@ -124,6 +133,50 @@ class DynamicResourceController:
         asleep = self._fleet.in_state(ReplicaState.ASLEEP, kind=ReplicaKind.HYBRID)
         return self._state is ControllerState.STANDALONE_ONLY and bool(asleep)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether `catch_up` has something to do and may do it."""
+        return (
+            self._state is ControllerState.STANDALONE_ONLY
+            and self._version is not None
+            and bool(self._fleet.in_state(ReplicaState.STALE, kind=ReplicaKind.STANDALONE))
+        )
+
+    @asynccontextmanager
+    async def training(self) -> AsyncIterator[None]:
+        """Hold the trainer's GPUs for one fit step: no sync and no switch meanwhile.
+
+        Waits for a weight sync under way, and for lost trainer GPUs to come back.
+
+        Raises:
+            CallOrderError: GPUs are lent; call `before_fit_step` first.
+            DeadlineExpiredError: A lost GPU did not come back in time.
+        """
+        async with self._gpus:
+            if self._state is not ControllerState.STANDALONE_ONLY:
+                raise CallOrderError(
+                    f"training must not start while the controller is {self._state.value}; "
+                    "call before_fit_step first"
+                )
+            await self._trainer_gpus_back()
+            with self._fleet.training():
+                yield
+
+    async def catch_up(self) -> None:
+        """Bring STALE standalone replicas to the current version and into routing.
+
+        Called by recovery at any time; waits until the trainer's GPUs do not compute.
+        """
+        async with self._gpus:
+            if not self.is_behind or self._version is None:
+                return
+            stale = self._fleet.in_state(ReplicaState.STALE, kind=ReplicaKind.STANDALONE)
+            self._fleet.set_trainer(GpuState.SYNC)
+            self._fleet.set_replicas(stale, GpuState.SYNC)
+            await self._sync_and_admit("catch_up", self._version, stale)
+            self._fleet.set_rollout(self._fleet.serving(ReplicaKind.STANDALONE))
+            self._fleet.set_trainer(GpuState.TRAIN_WAIT)
+
     async def before_fit_step(self, global_steps: int) -> LentWait:
         """Ask the policy, wait as it says, and take lent GPUs back. Called before every fit step.
 
@@ -133,6 +186,7 @@ class DynamicResourceController:
         Raises:
             MemoryWithheldError: The memory did not come back; do not train.
         """
+        await self._settle()
         if self._policy is None:
             return LentWait()
         active = self.is_hybrid_active
@@ -152,28 +206,53 @@ class DynamicResourceController:
         Where a response must be of one version, episodes in flight end first, and the caller lets
         new ones begin afterwards.
 
+        If it was cancelled, it may be called again with the same version; the policy is not asked
+        a second time.
+
         Args:
             version: The parameter version to send.
 
         Returns:
             Seconds of the standalone replicas' sync; an activation is not part of it.
+
+        Raises:
+            CallOrderError: GPUs are lent since an earlier version.
+            MemoryWithheldError: An activation failed and the GPUs did not come back.
         """
         loop = asyncio.get_running_loop()
+        await self._settle()
+        if self.is_hybrid_active:
+            return self._already_synced(version)
         await self._drain("weight sync")
-        lend = False
-        if self._policy is not None:
-            context = self._cycle_context = self._snapshot()
-            lend = self._policy.should_activate_after_step(version, self.is_hybrid_active, context)
-        begun_s = loop.time()
-        await self._sync_standalone(version)
-        synced_s = loop.time() - begun_s
-        if self._policy is None or not lend or not self.can_lend:
-            return synced_s
-        if await self.activate(version) and self._enable_rebalance:
+        lend = self._should_lend(version)
+        async with self._gpus:
+            begun_s = loop.time()
+            self._version = version
+            await self._sync_standalone(version)
+            synced_s = loop.time() - begun_s
+            if not lend or not self.can_lend or not await self._activate(version):
+                return synced_s
+        if self._enable_rebalance and self._policy is not None:
             decision = self._policy.request_rebalance(version, self._snapshot())
             if decision is not None:
                 await self.rebalance(decision)
         return synced_s
+
+    def _already_synced(self, version: int) -> float:
+        if version != self._version:
+            raise CallOrderError(
+                f"weights of version {version} cannot be sent while GPUs are lent; "
+                "call before_fit_step first"
+            )
+        return 0.0
+
+    def _should_lend(self, version: int) -> bool:
+        if self._policy is None:
+            return False
+        if self._lends is None:
+            context = self._cycle_context = self._snapshot()
+            self._lends = self._policy.should_activate_after_step(version, False, context)
+        return self._lends
 
     def end_cycle(self, version: int) -> None:
         """Let the policy learn from the cycle that ended. Called once after each `at_weight_sync`.
@@ -188,6 +267,7 @@ class DynamicResourceController:
             )
             self._policy.update_after_step(version, context)
         self._activate_s = self._deactivate_s = 0.0
+        self._lends = None
 
     async def activate(self, version: int) -> bool:
         """Lend the GPUs of every sleeping hybrid replica; a failure rolls back to STANDALONE_ONLY.
@@ -198,6 +278,10 @@ class DynamicResourceController:
         Raises:
             MemoryWithheldError: The way back failed too.
         """
+        async with self._gpus:
+            return await self._activate(version)
+
+    async def _activate(self, version: int) -> bool:
         started_s = asyncio.get_running_loop().time()
         self._move(ControllerEvent.ACTIVATE)
         self._fleet.set_trainer(GpuState.SWITCH)
@@ -210,9 +294,7 @@ class DynamicResourceController:
             self._move(ControllerEvent.ACTIVATED)
             self._fleet.set_rollout(served)
         else:
-            self._move(ControllerEvent.ROLL_BACK)
-            await self._lending.clear_training_state()
-            await self._return_gpus()
+            await self._roll_back()
         self._activate_s += asyncio.get_running_loop().time() - started_s
         return bool(served)
 
@@ -226,8 +308,9 @@ class DynamicResourceController:
         if not self._fleet.serving(ReplicaKind.STANDALONE):
             # with nowhere to go under the same version, requests run to their end first
             await self._drain("deactivation")
-        self._move(ControllerEvent.DEACTIVATE)
-        await self._return_gpus()
+        async with self._gpus:
+            self._move(ControllerEvent.DEACTIVATE)
+            await self._return_gpus()
         self._workload.resume_submission()
         self._deactivate_s += asyncio.get_running_loop().time() - started_s
 
@@ -335,11 +418,42 @@ class DynamicResourceController:
             "sync", "pause", serving, lambda name: self._executor.pause([name], mode)
         )
         alive = [name for name in replicas if name in paused or name not in serving]
-        synced = await self._steps.sync(version, ReplicaKind.STANDALONE.value, alive)
+        await self._sync_and_admit(ReplicaKind.STANDALONE.value, version, alive)
+
+    async def _sync_and_admit(self, group: str, version: int, replicas: Sequence[str]) -> None:
+        """Sync replicas in one call, resume them, and let those in that did not serve before."""
+        synced = await self._steps.sync(version, group, replicas)
         resumed = await self._steps.each(
             "sync", "resume", synced, lambda name: self._executor.resume([name])
         )
+        serving = self._fleet.serving()
         await self._steps.admit("sync", [name for name in resumed if name not in serving])
+
+    async def _settle(self) -> None:
+        """Finish what a cancelled call left half-done: GPUs on their way go back to training.
+
+        Raises:
+            MemoryWithheldError: They did not come back.
+        """
+        async with self._gpus:
+            if self._state is ControllerState.ACTIVATING:
+                await self._roll_back()
+            elif self._state is ControllerState.DEACTIVATING:
+                await self._return_gpus()
+            elif self._state is ControllerState.BLOCKED:
+                raise MemoryWithheldError("the controller is blocked: GPU memory is not back")
+
+    async def _trainer_gpus_back(self) -> None:
+        if lost := self._fleet.lost_trainer_gpus:
+            what = f"the wait for lost trainer GPUs {', '.join(lost)}"
+            async with self._deadlines.step(what, self._config.wait_deadline_s):
+                while self._fleet.lost_trainer_gpus:
+                    await self._workload.changed()
+
+    async def _roll_back(self) -> None:
+        self._move(ControllerEvent.ROLL_BACK)
+        await self._lending.clear_training_state()
+        await self._return_gpus()
 
     async def _return_gpus(self) -> None:
         try:

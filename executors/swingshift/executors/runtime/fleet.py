@@ -19,8 +19,8 @@ from swingshift.sdk.metrics import GpuState
 _ROLLOUT_STATES = frozenset({GpuState.ROLLOUT, GpuState.ROLLOUT_IDLE})
 
 
-def _ignore(_servers: int) -> None:
-    """Serve as ``on_serving`` where nobody listens."""
+def _ignore(_what: int | str) -> None:
+    """Serve as a callback where nobody listens."""
 
 
 class Fleet:
@@ -29,6 +29,7 @@ class Fleet:
     Attributes:
         inventory: What there is.
         on_serving: Called with the number of serving replicas whenever it changed.
+        on_dead: Called with a replica that has just died.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Fleet:
             inventory: What the executor brought up.
             balancer: Routing, changed only from here.
             recorder: Hears of every step.
-            changes: Notified when the number of serving replicas changed.
+            changes: Notified whenever a replica's state changed.
         """
         self.inventory = inventory
         self._balancer = balancer
@@ -57,7 +58,10 @@ class Fleet:
             )
             for replica in inventory.replicas
         }
+        self._lost_gpus: dict[str, None] = {}
+        self._expected: dict[str, None] = {}
         self.on_serving: Callable[[int], None] = _ignore
+        self.on_dead: Callable[[str], None] = _ignore
         balancer.on_busy = self._set_busy
 
     @property
@@ -67,6 +71,18 @@ class Fleet:
             self._status[replica.id].state is ReplicaState.DEAD
             for replica in self.inventory.of_kind(ReplicaKind.STANDALONE)
         )
+
+    @property
+    def has_prospects(self) -> bool:
+        """Whether a standalone replica is on its way to serving: behind, or being restarted."""
+        return bool(self._expected) or bool(
+            self.in_state(ReplicaState.STALE, kind=ReplicaKind.STANDALONE)
+        )
+
+    @property
+    def lost_trainer_gpus(self) -> tuple[str, ...]:
+        """Trainer GPUs that are lost at this moment."""
+        return tuple(gpu for gpu in self._trainer_gpus if gpu in self._lost_gpus)
 
     def status(self, replica: str) -> ReplicaStatus:
         """Return a replica's status."""
@@ -108,10 +124,51 @@ class Fleet:
         )
         if after.state is ReplicaState.SERVING and before.state is not ReplicaState.SERVING:
             self._enter_routing(replica)
+        elif after.state is ReplicaState.DEAD and before.state is not ReplicaState.DEAD:
+            if before.state is not ReplicaState.ASLEEP:
+                self.set_replicas([replica], GpuState.DOWN)
+            self.on_dead(replica)
+        elif after.state is ReplicaState.STALE and before.state is ReplicaState.DEAD:
+            self.set_replicas([replica], GpuState.IDLE)
+        self._changes.notify()
+
+    def expect(self, replica: str) -> None:
+        """Note that a dead replica is being restarted."""
+        self._expected[replica] = None
+
+    def unexpect(self, replica: str) -> None:
+        """Note that its restart ended, whichever way."""
+        self._expected.pop(replica, None)
+        self._changes.notify()
+
+    def lose_gpu(self, gpu: str) -> None:
+        """Note that a GPU is gone; what runs on it is moved by the caller."""
+        self._lost_gpus[gpu] = None
+        self.set_gpus([gpu], GpuState.DOWN)
+        self._changes.notify()
+
+    def return_gpu(self, gpu: str) -> None:
+        """Note that a GPU is back, with nothing on it."""
+        if self._lost_gpus.pop(gpu, gpu) is None:
+            self.set_gpus([gpu], GpuState.IDLE)
+            self._changes.notify()
+
+    def has_gpus(self, replica: str) -> bool:
+        """Return whether none of a replica's GPUs is lost."""
+        return not any(gpu in self._lost_gpus for gpu in self._replicas[replica].gpus)
+
+    def on_gpu(self, gpu: str) -> tuple[str, ...]:
+        """Return the replicas that run on a GPU."""
+        return tuple(name for name, replica in self._replicas.items() if gpu in replica.gpus)
 
     def set_gpus(self, gpus: Iterable[str], state: GpuState) -> None:
         """Book GPUs under a state of the ledger; only changes are reported."""
-        changed = tuple(gpu for gpu in gpus if self._gpu_states.get(gpu) is not state)
+        changed = tuple(
+            gpu
+            for gpu in gpus
+            if self._gpu_states.get(gpu) is not state
+            and (state is GpuState.DOWN or gpu not in self._lost_gpus)
+        )
         if changed:
             self._gpu_states.update(dict.fromkeys(changed, state))
             self._recorder.emit(GpuStateChanged(changed, state.value))
@@ -153,7 +210,6 @@ class Fleet:
 
     def _tell_serving(self) -> None:
         self.on_serving(len(self._balancer.replicas))
-        self._changes.notify()
 
     def _set_busy(self, replica: str, busy: bool) -> None:
         gpus = self._replicas[replica].gpus

@@ -8,6 +8,7 @@ from functools import partial
 
 from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.restarts import Restarts
 from swingshift.executors.runtime.switching import RECOVERABLE, Steps
 from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.events import MemoryMeasured
@@ -29,7 +30,14 @@ class Lending:
     have the memory training needs, or with an error.
     """
 
-    def __init__(self, executor: Executor, fleet: Fleet, recorder: Recorder, steps: Steps) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        fleet: Fleet,
+        recorder: Recorder,
+        steps: Steps,
+        restarts: Restarts,
+    ) -> None:
         """Bind the parts.
 
         Args:
@@ -37,7 +45,9 @@ class Lending:
             fleet: Book of replicas and GPUs.
             recorder: Hears what was measured.
             steps: Runs each step under its deadline.
+            restarts: Brings dead hybrid replicas back while their GPUs are lent.
         """
+        self._restarts = restarts
         self._executor = executor
         self._fleet = fleet
         self._recorder = recorder
@@ -65,7 +75,11 @@ class Lending:
             "offload_optimizer_and_gradients",
             lambda: executor.offload_training(TrainingPart.OPTIMIZER_AND_GRADIENTS),
         )
-        self._lent = replicas
+        # not waited for: it is there for the next lending, if it is up before this one ends
+        restarting = [
+            name for name in self._hybrid(ReplicaState.DEAD) if self._restarts.begin(name)
+        ]
+        self._lent = (*replicas, *restarting)
         for name in replicas:
             self._fleet.move(name, ReplicaEvent.WAKE)
         woken = await steps.each(
@@ -104,23 +118,26 @@ class Lending:
     async def give_back(self) -> None:
         """Stop hybrid replicas, prove that their memory is free, and reload the training state.
 
-        Called after `lend`, whether it succeeded, failed or ended half-way.
+        Called after `lend`, whether it succeeded, failed or ended half-way, and again if it was
+        itself cancelled half-way.
 
         Raises:
             MemoryWithheldError: Memory or training state did not come back.
         """
-        awake = self._fleet.in_state(
-            ReplicaState.SERVING, ReplicaState.STALE, ReplicaState.WAKING, kind=ReplicaKind.HYBRID
-        )
-        for name in awake:
+        for name in self._lent:
+            await self._restarts.cancel(name)
+        for name in self._hybrid(ReplicaState.SERVING, ReplicaState.STALE, ReplicaState.WAKING):
             self._fleet.move(name, ReplicaEvent.DRAIN)
         self._fleet.set_trainer(GpuState.SWITCH)
         stopped = await self._steps.each(
-            "deactivate", "abort", awake, lambda name: self._executor.pause([name], PauseMode.ABORT)
+            "deactivate",
+            "abort",
+            self._hybrid(ReplicaState.DRAINING),
+            lambda name: self._executor.pause([name], PauseMode.ABORT),
         )
         for name in stopped:
             self._fleet.move(name, ReplicaEvent.SLEEP)
-        await self._sleep(stopped)
+        await self._sleep()
         await self._prove_memory()
         self._lent = ()
         for part in (TrainingPart.PARAMETERS, TrainingPart.OPTIMIZER_AND_GRADIENTS):
@@ -144,10 +161,15 @@ class Lending:
         except RECOVERABLE as error:
             raise MemoryWithheldError(f"training state did not come back: {error}") from error
 
-    async def _sleep(self, replicas: tuple[str, ...]) -> None:
+    def _hybrid(self, *states: ReplicaState) -> tuple[str, ...]:
+        return self._fleet.in_state(*states, kind=ReplicaKind.HYBRID)
+
+    async def _sleep(self) -> None:
         """Put replicas to sleep; ASLEEP is only who gave enough memory back, at the second try."""
-        waiting = replicas
         for _ in range(_SLEEP_ATTEMPTS):
+            waiting = self._hybrid(ReplicaState.SLEEPING)
+            if not waiting:
+                return
             free: dict[str, int] = {}
 
             async def sleep(name: str, free: dict[str, int] = free) -> None:
@@ -159,9 +181,6 @@ class Lending:
             for name in slept:
                 if not self._short_of_memory(name, free):
                     self._fleet.move(name, ReplicaEvent.SLEPT)
-            waiting = self._fleet.in_state(ReplicaState.SLEEPING, kind=ReplicaKind.HYBRID)
-            if not waiting:
-                return
 
     async def _prove_memory(self) -> None:
         """End every replica that was lent and is not ASLEEP, and measure its GPUs afterwards."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
+from collections.abc import Callable
 
 from swingshift.executors.runtime.changes import Changes
 from swingshift.sdk.executor import Sample
@@ -17,6 +18,10 @@ class WaitOutcome(enum.StrEnum):
     EXHAUSTED = "exhausted"
     FAILED = "failed"
     DEADLINE = "deadline"
+
+
+def _never() -> bool:
+    return False
 
 
 class MessageQueue:
@@ -95,16 +100,19 @@ class MessageQueue:
             self._failure, self._error = reason, error
         self._changes.notify()
 
-    async def wait_for(self, count: int, deadline_s: float) -> WaitOutcome:
+    async def wait_for(
+        self, count: int, deadline_s: float, *, unless: Callable[[], bool] = _never
+    ) -> WaitOutcome:
         """Wait until ``count`` samples are buffered.
 
         Args:
             count: Samples, up to `capacity`.
             deadline_s: Seconds from now.
+            unless: Says that waiting on is pointless; asked at every change.
 
         Returns:
-            REACHED; FAILED (see `failure`); EXHAUSTED when the data ended below ``count``;
-            DEADLINE.
+            REACHED; FAILED (see `failure`, or ``unless`` said so); EXHAUSTED when the data ended
+            below ``count``; DEADLINE.
         """
         try:
             async with asyncio.timeout(deadline_s):
@@ -115,6 +123,8 @@ class MessageQueue:
                         return WaitOutcome.REACHED
                     if self._ended:
                         return WaitOutcome.EXHAUSTED
+                    if unless():
+                        return WaitOutcome.FAILED
                     await self._changes.wait()
         except TimeoutError:
             return WaitOutcome.DEADLINE

@@ -21,6 +21,8 @@ from swingshift.executors.runtime.message_queue import MessageQueue
 from swingshift.executors.runtime.observation import CycleObservations
 from swingshift.executors.runtime.rates import RolloutRates
 from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.recovery import Recovery
+from swingshift.executors.runtime.restarts import Restarts
 from swingshift.executors.runtime.rollouter import Rollouter
 from swingshift.executors.runtime.trainer import RunFailedError, Trainer
 from swingshift.sdk.config import RunConfig
@@ -34,6 +36,7 @@ from swingshift.sdk.events import (
     PolicyDecided,
     RunEnded,
     RunStarted,
+    StalenessReset,
 )
 from swingshift.sdk.executor import Executor, ExecutorError, Inventory, ReplicaKind
 from swingshift.sdk.guard import GuardedPolicy
@@ -199,6 +202,15 @@ class TrainingRun:
         observations = CycleObservations(
             config, executor, queue, rollouter, fleet, rates, measurement, recorder, changes
         )
+        restarts = Restarts(
+            executor,
+            fleet,
+            recorder,
+            deadlines,
+            deadline_s=config.runtime.restart_deadline_s,
+            attempts=config.runtime.restart_attempts,
+        )
+        recorder.subscribe(restarts, StalenessReset)
         controller = DynamicResourceController(
             executor,
             fleet,
@@ -207,6 +219,7 @@ class TrainingRun:
             observations,
             recorder,
             deadlines,
+            restarts,
             config=config.runtime,
             enable_rebalance=config.async_training.dynamic_schedule_enable_rebalance,
             partial_rollout=config.async_training.partial_rollout,
@@ -214,13 +227,24 @@ class TrainingRun:
         trainer = Trainer(
             executor, controller, rollouter, queue, fleet, observations, recorder, deadlines, config
         )
+        recovery = Recovery(
+            executor,
+            fleet,
+            controller,
+            restarts,
+            recorder,
+            changes,
+            on_error=lambda error: queue.fail(f"recovery: {error}", error),
+        )
         outcome, reason = RunOutcome.EXHAUSTED, ""
+        recovery.start()
         try:
             await trainer.run()
         except _FAILURES as error:
             outcome, reason = RunOutcome.FAILED, str(error)
             _log.error("run %s failed: %s", self._name, error, exc_info=error)
         finally:
+            await recovery.stop()
             await rollouter.stop()
             client.close()
         trained, given_up = trainer.trained_samples, rollouter.given_up

@@ -24,7 +24,6 @@ from swingshift.sdk.executor import (
     SyncOutcome,
 )
 from swingshift.sdk.lifecycle import ReplicaEvent, ReplicaState
-from swingshift.sdk.metrics import GpuState
 
 _log = logging.getLogger(__name__)
 _CANARY_TOKENS = 1
@@ -103,7 +102,7 @@ class Steps:
                 raise outcome
             elif fence:
                 await self.fence(replica, f"{switch}: {step}: {outcome}")
-        return tuple(survivors)
+        return self._alive(survivors)
 
     async def sync(self, version: int, group: str, replicas: Sequence[str]) -> tuple[str, ...]:
         """Send the trainer's weights to replicas in one call and book the outcome of each.
@@ -117,11 +116,18 @@ class Steps:
         try:
             async with self._deadlines.step(f"weight sync of {', '.join(replicas)}", self._sync_s):
                 outcomes = await self._executor.sync_weights(version, replicas)
+        except asyncio.CancelledError:
+            # what the call left behind is not known; a restart kills before it goes on
+            for name in replicas:
+                self._fleet.move(name, ReplicaEvent.LOSE)
+            raise
         except RECOVERABLE as error:
             _log.warning("weight sync %d of %s: %s", version, group, error)
             outcomes = {}
         synced = tuple(name for name in replicas if outcomes.get(name) is SyncOutcome.SYNCED)
         for name in replicas:
+            if self._fleet.status(name).state is ReplicaState.DEAD:
+                continue
             if name in synced:
                 self._fleet.move(name, ReplicaEvent.SYNC, version=version)
             else:
@@ -137,7 +143,7 @@ class Steps:
                 asyncio.get_running_loop().time() - started_s,
             )
         )
-        return synced
+        return self._alive(synced)
 
     async def admit(self, switch: str, replicas: Sequence[str]) -> tuple[str, ...]:
         """Let synced replicas answer a canary and put those that do into routing."""
@@ -145,6 +151,12 @@ class Steps:
         for replica in answered:
             self._fleet.move(replica, ReplicaEvent.ADMIT)
         return answered
+
+    def _alive(self, replicas: Sequence[str]) -> tuple[str, ...]:
+        """Leave out who died meanwhile, by a capacity event that no verb caused."""
+        return tuple(
+            name for name in replicas if self._fleet.status(name).state is not ReplicaState.DEAD
+        )
 
     async def fence(self, replica: str, reason: str) -> Mapping[str, int]:
         """Book a replica whose state is not known DEAD, report why, and kill it.
@@ -156,9 +168,8 @@ class Steps:
             Free bytes per GPU of the replica, measured after its end; empty if the kill failed.
         """
         if self._fleet.status(replica).state is not ReplicaState.DEAD:
-            self._fleet.move(replica, ReplicaEvent.LOSE)
-            self._fleet.set_replicas([replica], GpuState.DOWN)
             self._recorder.emit(Advisory(f"replica {replica} was taken out: {reason}"))
+            self._fleet.move(replica, ReplicaEvent.LOSE)
         try:
             async with self._deadlines.step(f"kill of {replica}", self._step_s):
                 return await self._executor.kill([replica])

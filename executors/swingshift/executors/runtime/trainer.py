@@ -24,6 +24,9 @@ from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.events import Advisory, BatchCollected, BatchTrained, FitStepEnded
 from swingshift.sdk.executor import Executor, FitBatch, Sample
 
+# Lending for one collection: each time may end with the loss of every replica.
+_MID_CYCLE_LENDS = 3
+
 
 class RunFailedError(SwingshiftError):
     """The run cannot go on; the message says why."""
@@ -130,16 +133,25 @@ class Trainer:
 
     async def _are_available(self, required: int) -> bool:
         """Return True once so many samples are buffered, False when the data ended below."""
-        self._rollouter.grow_budget_for(required)
-        is_decided = len(self._queue) >= required or self._observations.ended() is not None
-        if not is_decided and not self._fleet.serving():
-            await self._lend_mid_cycle(required)
-        return await self._wait_for(required)
+        for lends in range(_MID_CYCLE_LENDS + 1):
+            self._rollouter.grow_budget_for(required)
+            reached = await self._wait_for(required)
+            if reached is not None:
+                return reached
+            if lends < _MID_CYCLE_LENDS:
+                await self._lend_mid_cycle(required)
+        raise RunFailedError(f"no replica serves, after lending {_MID_CYCLE_LENDS} times")
 
-    async def _wait_for(self, required: int) -> bool:
+    def _is_stranded(self) -> bool:
+        return not self._fleet.serving() and not self._fleet.has_prospects
+
+    async def _wait_for(self, required: int) -> bool | None:
+        """Return whether so many samples came before the data ended; None if nobody makes any."""
         deadline_s = self._config.runtime.wait_deadline_s
-        outcome = await self._queue.wait_for(required, deadline_s)
+        outcome = await self._queue.wait_for(required, deadline_s, unless=self._is_stranded)
         if outcome is WaitOutcome.FAILED:
+            if self._queue.failure is None:
+                return None
             if isinstance(self._queue.error, UnexpectedDeadlineError):
                 raise self._queue.error
             raise RunFailedError(f"rollout failed: {self._queue.failure}") from self._queue.error
@@ -150,10 +162,7 @@ class Trainer:
         return outcome is WaitOutcome.REACHED
 
     async def _lend_mid_cycle(self, required: int) -> None:
-        """Keep a run alive that has no serving replica left and too few samples to go on.
-
-        Once is enough for a collection: it ends with what is required, or with all there is.
-        """
+        """Keep a run alive that has no serving replica left and too few samples to go on."""
         if not self._controller.can_lend or not await self._controller.activate(self._version):
             raise RunFailedError("no replica serves and none can be lent")
         await self._wait_for(min(required, self._rollouter.attainable))
@@ -161,9 +170,9 @@ class Trainer:
 
     async def _fit(self, samples: tuple[Sample, ...]) -> dict[str, float]:
         batch = FitBatch(batch_id=self._global_step, samples=samples)
-        with self._fleet.training():
-            async with self._deadlines.step("fit step", self._config.runtime.fit_deadline_s):
-                result = await self._executor.fit_step(batch)
+        fit_s = self._config.runtime.fit_deadline_s
+        async with self._controller.training(), self._deadlines.step("fit step", fit_s):
+            result = await self._executor.fit_step(batch)
         self._trained += len(samples)
         self._global_step += 1
         self._recorder.emit(self._trained_event(batch, result.timing_s, result.metrics))

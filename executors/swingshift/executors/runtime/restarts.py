@@ -1,0 +1,121 @@
+"""Restarting dead replicas, a bounded number of times each."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swingshift.executors.runtime.deadlines import Deadlines
+from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.switching import RECOVERABLE
+from swingshift.sdk.events import Advisory, Event
+from swingshift.sdk.executor import Executor
+from swingshift.sdk.lifecycle import ReplicaEvent, ReplicaState
+
+
+class Restarts:
+    """Runs one task per replica that is being restarted; DEAD becomes STALE when it succeeds.
+
+    Also an event sink, for `StalenessReset`.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        fleet: Fleet,
+        recorder: Recorder,
+        deadlines: Deadlines,
+        *,
+        deadline_s: float,
+        attempts: int,
+    ) -> None:
+        """Bind the parts.
+
+        Args:
+            executor: Kills and restarts.
+            fleet: Books what came of it, and who is expected back.
+            recorder: Hears of failures.
+            deadlines: Rule for a restart that does not end.
+            deadline_s: Seconds for one restart.
+            attempts: Restarts of one replica until it serves again, after which it stays away.
+        """
+        self._executor = executor
+        self._fleet = fleet
+        self._recorder = recorder
+        self._deadlines = deadlines
+        self._deadline_s = deadline_s
+        self._attempts = attempts
+        self._used: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def write(self, sequence: int, t_s: float, event: Event) -> None:
+        """Take an event: who serves at a weight sync has its attempts back."""
+        for replica in self._fleet.serving():
+            self.forgive(replica)
+
+    def can_begin(self, replica: str) -> bool:
+        """Return whether a restart may begin.
+
+        The replica is dead, its GPUs are there, it has attempts left and no restart is under way.
+        """
+        return (
+            replica not in self._tasks
+            and self._fleet.status(replica).state is ReplicaState.DEAD
+            and self._fleet.has_gpus(replica)
+            and self._used.get(replica, 0) < self._attempts
+        )
+
+    def begin(self, replica: str) -> bool:
+        """Restart a replica in a task of its own, where `can_begin` allows it.
+
+        Returns:
+            Whether a restart began.
+        """
+        if not self.can_begin(replica):
+            return False
+        self._fleet.expect(replica)
+        work = self._restart(replica)
+        self._tasks[replica] = asyncio.get_running_loop().create_task(
+            work, name=f"restart {replica}"
+        )
+        return True
+
+    def forgive(self, replica: str) -> None:
+        """Count the attempts of a replica from zero again: it serves, or its GPU came back."""
+        self._used.pop(replica, None)
+
+    async def cancel(self, replica: str) -> None:
+        """End a restart under way and return when it has; the replica stays DEAD."""
+        task = self._tasks.get(replica)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """End every restart."""
+        for replica in tuple(self._tasks):
+            await self.cancel(replica)
+
+    async def _restart(self, replica: str) -> None:
+        try:
+            while self._used.get(replica, 0) < self._attempts and self._fleet.has_gpus(replica):
+                self._used[replica] = self._used.get(replica, 0) + 1
+                if await self._try_once(replica):
+                    self._fleet.move(replica, ReplicaEvent.RESTART)
+                    return
+            tries = self._used.get(replica, 0)
+            self._recorder.emit(Advisory(f"replica {replica} stays away after {tries} restarts"))
+        finally:
+            del self._tasks[replica]
+            self._fleet.unexpect(replica)
+
+    async def _try_once(self, replica: str) -> bool:
+        try:
+            async with self._deadlines.step(f"restart of {replica}", self._deadline_s):
+                # fenced first: nobody knows what a replica that was lost still holds or does
+                await self._executor.kill([replica])
+                await self._executor.restart([replica])
+        except RECOVERABLE as error:
+            self._recorder.emit(Advisory(f"replica {replica} did not restart: {error}"))
+            return False
+        return self._fleet.has_gpus(replica)
