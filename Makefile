@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # Override to choose an interpreter: make install PYTHON=/opt/python/bin/python3.12
 PYTHON ?=
 
-.PHONY: help install bench test test-core lint format coverage wheel perf clean
+.PHONY: help install bench test test-core lint format docs coverage wheel perf clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,14 +28,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 		$$python -m venv --clear $(VENV); \
 	fi
 	@echo "swingshift: installing into $(VENV) (a minute or so the first time)"
-	@$(PIP) install -qq --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) install -qq --constraint constraints.txt --editable '.[dev,docs]'
 	@touch $@
 	@echo "swingshift: ready; the command is $(BIN)/swingshift"
 
 bench: install ## Run the published experiment; the report is written to report/
 	@$(BIN)/swingshift bench published --out report
 
-test: lint coverage wheel ## Everything: linters and types, tests with coverage, the installed wheel
+test: lint docs coverage wheel ## Everything: linters and types, documentation, tests with coverage, the installed wheel
 
 coverage: install ## Run all tests and hold the branch coverage of each part to its floor
 	@$(BIN)/coverage run -m pytest
@@ -55,6 +55,10 @@ lint: install ## Style, format, types and the arrows between the parts
 format: install ## Rewrite the sources in the project's format
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+docs: install ## Build the documentation into build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "docs: open build/site/index.html"
 
 wheel: install ## Build the wheel through the sdist, install it bare, import every module
 	@$(BIN)/python .ci/check_wheel.py

@@ -134,13 +134,62 @@ def test_mistakes_are_refused_before_anything_runs(tmp_path: Path) -> None:
     file.touch()
     for arguments, words in (
         (("publishd",), "did you mean 'published'?"),
-        ((write_scenario(tmp_path), "--seeds", "0"), "benchmark.seeds: 0 is not allowed"),
-        ((write_scenario(tmp_path), "--out", str(file / "x")), "--out: folder"),
-        ((write_scenario(tmp_path), "--json", str(tmp_path)), "expected the name of a file"),
+        ((write_scenario(tmp_path), "benchmark.seeds=0"), "benchmark.seeds: 0 is not allowed"),
+        ((write_scenario(tmp_path), "--out", str(file / "x")), f"--out {file}/x: cannot be writ"),
+        ((write_scenario(tmp_path), "--log", "/proc/logs"), "--log /proc/logs: cannot be written"),
+        ((write_scenario(tmp_path), "--out", "/proc"), "--out /proc: cannot be written: "),
+        ((write_scenario(tmp_path), "--json", str(tmp_path)), ": Is a directory; name another"),
+        (
+            (write_scenario(tmp_path), "--json", "/proc/x.json"),
+            "--json /proc/x.json: cannot be wri",
+        ),
     ):
-        error = bench(*arguments).exception
-        assert isinstance(error, UserError)
-        assert words in str(error)
+        shown = bench(*arguments)
+        assert isinstance(shown.exception, UserError)
+        assert words in str(shown.exception)
+        assert "running" not in shown.stderr
+
+
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    """An older result stays until the new one is there, and nothing is left of the trial."""
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("{}", encoding="utf-8")
+    for file in (old, new):
+        Outputs(json_file=file, report=tmp_path / "out", logs=tmp_path / "logs").prepare()
+    assert {path.name for path in tmp_path.rglob("*")} == {"old.json", "out", "logs"}
+    assert old.read_text(encoding="utf-8") == "{}"
+
+
+def test_what_cannot_be_written_in_the_end_is_one_line(tmp_path: Path) -> None:
+    """A folder that stands in the report's way is the user's to remove."""
+    (tmp_path / "report" / "summary.md").mkdir(parents=True)
+    error = bench(write_scenario(tmp_path), "--quick", "--out", str(tmp_path / "report")).exception
+    assert isinstance(error, UserError)
+    assert str(error).endswith("report: cannot be written: Is a directory; name another place")
+
+
+def test_a_short_deadline_is_one_line_and_status_1(tmp_path: Path) -> None:
+    """It stands for all runs that failed alike, and no traceback follows."""
+    shown = bench(write_scenario(tmp_path), "--quick", "runtime.request_deadline_s=0.5")
+    assert shown.exit_code == 1
+    (line,) = (line for line in shown.stderr.splitlines() if "failed" in line)
+    assert line.startswith("run fixed, seed 0 and 1 more failed: request ")
+    assert line.endswith("raise runtime.request_deadline_s")
+    assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_studied"),
+    [(("seed=3",), False), (("--quick",), False), (("--quick", "--sensitivity"), True)],
+)
+def test_a_study_beside_the_scenario_as_written_has_to_be_asked_for(
+    tmp_path: Path, arguments: tuple[str, ...], is_studied: bool
+) -> None:
+    """Trying something out is not held up by it."""
+    shown = bench(write_scenario(tmp_path), *arguments)
+    assert shown.exit_code == 0, shown.output
+    assert ("training.mfu (fitted)" in shown.output) is is_studied
+    assert ("20 prompts per run" in shown.output) is is_studied
 
 
 def test_an_interrupt_is_one_word_and_status_130(

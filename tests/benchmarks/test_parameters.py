@@ -28,7 +28,7 @@ def test_parameters_are_written_ones_and_defaults(configs: tuple[RunConfig, ...]
     found = executor_parameters(configs[0])
     assert found["executor.training.mfu"] == 0.3
     assert found["executor.training.loss_per_doubling"] == 0.05
-    assert found["executor.lengths.prompt.max_tokens"] == 2048
+    assert found["executor.lengths.prompt.max_tokens"] == 1024
     assert type(found["executor.model.layers"]) is int
     assert not {"executor.gpu.name", "executor.critic"} & found.keys()
 
@@ -48,6 +48,15 @@ def test_a_parameter_can_be_replaced(configs: tuple[RunConfig, ...]) -> None:
     assert executor_parameters(changed)["executor.decode.step_overhead_s"] == 0.1 + 0.2
     with pytest.raises(ConfigError, match=r"total_rollout_steps: 0 is not allowed"):
         with_parameter(configs[0], "rollout.total_rollout_steps", 0)
+
+
+def test_a_parameter_of_a_preset_can_be_replaced(tmp_path: Path) -> None:
+    """A section that is the name of a preset is written out, and nothing else changes."""
+    config = small_scenario(tmp_path, "executor.gpu=H200").runs[0].config
+    before = executor_parameters(config)
+    after = executor_parameters(with_parameter(config, "executor.gpu.memory_bytes", 1e11))
+    assert before["executor.gpu.memory_bytes"] == 141e9
+    assert after == {**before, "executor.gpu.memory_bytes": 1e11}
 
 
 @pytest.mark.parametrize(

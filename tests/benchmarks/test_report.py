@@ -19,6 +19,7 @@ from swingshift.benchmarks.result import BenchmarkResult, summarise
 from swingshift.benchmarks.scenario_section import ComparisonSection, SensitivitySection
 from swingshift.benchmarks.sensitivity import Sensitivity, SensitivityRow, Shift
 from swingshift.benchmarks.tables import (
+    Table,
     parameters_table,
     runs_table,
     scenario_line,
@@ -27,6 +28,7 @@ from swingshift.benchmarks.tables import (
     to_rich,
     verdicts_table,
 )
+from swingshift.benchmarks.wording import show_number
 
 LABELS = {"fixed": "Fixed", "lending": "Lending"}
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -64,10 +66,10 @@ def result(tmp_path: Path) -> BenchmarkResult:
     return small_result(tmp_path)
 
 
-def rendered(result: BenchmarkResult, width: int) -> str:
-    """Return the tables of a result as a terminal of a width shows them."""
+def shown(table: Table, width: int) -> str:
+    """Return a table as a terminal of a width shows it."""
     console = Console(width=width, file=io.StringIO())
-    console.print(to_rich(runs_table(result)), to_rich(verdicts_table(result)))
+    console.print(to_rich(table))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -121,10 +123,73 @@ def test_report_document_adds_verdicts_and_sensitivity(result: BenchmarkResult) 
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_show_every_figure(result: BenchmarkResult, width: int) -> None:
     """No figure is cut off on a narrow terminal."""
-    text = rendered(result, width)
+    text = shown(runs_table(result), width) + shown(verdicts_table(result), width)
     for figure in ("100.0 s", "80.0 s", "2 samples", "50.0 %", "-20.0 %", "Lending", "default"):
         assert figure in text
     assert "…" not in text
+
+
+def test_long_names_leave_room_for_figures(result: BenchmarkResult) -> None:
+    """On 80 columns a policy from a file and long labels are broken, figures and words are not."""
+    fixed, lending = result.runs
+    policy = "studies/of/mine/policies.py:APolicyWithAVeryLongNameThatSaysWhatItDoes"
+    run = attrs.evolve(lending.run, policy=policy, label="lending sixteen GPUs")
+    slower = tuple(
+        attrs.evolve(report, wall_clock_s=90_000.0 + 4000.0 * seed)
+        for seed, report in enumerate(lending.reports)
+    )
+    long = attrs.evolve(lending, run=run, reports=slower)
+    lines = shown(runs_table(attrs.evolve(result, runs=(fixed, long, long))), 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    (clock,) = (line.split() for line in lines if "Wall clock" in line)
+    assert clock[-8:] == ["25.6", "±", "0.8", "h"] * 2
+    cells = " ".join(lines)
+    assert "Policy" in cells
+    assert "APolicyWith" in cells
+    assert "studies" not in cells
+
+
+def test_sensitivity_is_readable_on_80_columns() -> None:
+    """Large and small values and every shift are shown whole."""
+    first, second = study().rows
+    rows = (
+        attrs.evolve(first, key="executor.gpu.memory_bandwidth_bytes_per_s", value=1.48e14),
+        attrs.evolve(second, key="executor.transfer.host_link_efficiency", value=2e-5),
+    )
+    wide = attrs.evolve(study(), rows=rows, comparisons=study().comparisons * 2)
+    wide = attrs.evolve(
+        wide,
+        rows=tuple(
+            attrs.evolve(
+                row,
+                lower=attrs.evolve(row.lower, reductions=(-0.111, -0.222)),
+                higher=attrs.evolve(row.higher, reductions=(0.111, 0.222)),
+            )
+            for row in rows
+        ),
+    )
+    text = shown(sensitivity_table(wide, LABELS), 80)
+    for words in ("148e12", "20e-6", "-11.1 / +11.1", "-22.2 / +22.2*", "(fitted)"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.335, "0.335"),
+        (13_000.0, "13000"),
+        (1.48e14, "148e12"),
+        (96e9, "96e9"),
+        (1.0e6, "1e6"),
+        (2e-5, "20e-6"),
+        (-3.2e-7, "-320e-9"),
+    ],
+)
+def test_numbers_are_short_and_can_be_copied_into_a_file(value: float, text: str) -> None:
+    """Large and small ones have an exponent that is a multiple of three."""
+    assert show_number(value) == text
+    assert float(text) == value
 
 
 def test_verdicts_say_what_was_missed(tmp_path: Path) -> None:
@@ -167,7 +232,7 @@ def test_parameters_name_their_source(tmp_path: Path) -> None:
     """Fitted ones are marked; where nothing is said, nothing is made up."""
     rows = {row[0]: row[1:] for row in parameters_table(small_scenario(tmp_path)).rows}
     assert rows["training.mfu"] == ("0.3", "fitted to the published results")
-    assert rows["gpu.memory_bytes"] == ("9.6e+10", "datasheet")
+    assert rows["gpu.memory_bytes"] == ("96e9", "datasheet")
     assert rows["cold_start_s"] == ("90", "")
 
 

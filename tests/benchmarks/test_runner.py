@@ -54,6 +54,40 @@ def test_a_log_is_written_on_request(jobs: tuple[Job, ...], tmp_path: Path) -> N
     assert '"run_ended"' in log.read_text(encoding="utf-8").splitlines()[-1]
 
 
+def test_a_log_goes_on_in_another_file(
+    jobs: tuple[Job, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file of it grows beyond what the help promises."""
+    assert runner.SEGMENT_BYTES == 256 * 1024 * 1024
+    monkeypatch.setattr(runner, "SEGMENT_BYTES", 20_000)
+    run_job(attrs.evolve(jobs[0], log=tmp_path / "logs.jsonl"), lambda share: None)
+    sizes = [path.stat().st_size for path in tmp_path.glob("logs*.jsonl")]
+    assert len(sizes) > 1
+    assert max(sizes) <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({"request_deadline_s": 5.0}, "runtime.request_deadline_s"),
+        (
+            {"switch_step_deadline_s": 0.25, "sync_deadline_s": 0.25},
+            "runtime.switch_step_deadline_s or runtime.sync_deadline_s",
+        ),
+    ],
+)
+def test_a_short_deadline_is_named_by_its_key(
+    jobs: tuple[Job, ...], changes: dict[str, float], keys: str
+) -> None:
+    """One line says what took too long and what to raise; there is no traceback to read."""
+    config = jobs[0].config
+    config = attrs.evolve(config, runtime=attrs.evolve(config.runtime, **changes))  # type: ignore[arg-type]
+    failure = run_job(attrs.evolve(jobs[0], config=config), lambda share: None)
+    assert isinstance(failure, JobFailure)
+    assert failure.reason.endswith(f"; raise {keys}")
+    assert (failure.details, failure.is_user_error) == ("", False)
+
+
 def test_a_policy_that_raises_is_a_failure_with_its_line(
     jobs: tuple[Job, ...], tmp_path: Path
 ) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.benchmarks.small_world import WORLD, write_policies, write_scenario
+from tests.benchmarks.small_world import BENCHMARK, WORLD, write_policies, write_scenario
 
 from swingshift.benchmarks.parameters import executor_parameters, source_of
 from swingshift.benchmarks.scenario import Scenario, load_scenario, scenario_names
+from swingshift.benchmarks.scenario_section import SensitivitySection
 from swingshift.sdk.errors import UserError
 
 SWITCH = "async_training.use_dynamic_resource_scheduling"
@@ -136,15 +137,31 @@ def test_a_file_with_hybrid_replicas_alone_has_no_twin(tmp_path: Path) -> None:
         ("benchmark.sensitivity.change=0.95", "benchmark.sensitivity.change: 0.95 is not allowed"),
         (
             "benchmark.runs.fixed.overrides={trainer.nnode: 2}",
-            "run 'fixed': trainer.nnode: unknown key (value 2); did you mean 'nnodes'?",
+            "trainer.nnode: unknown key (value 2); did you mean 'nnodes'?",
         ),
         (
             "executor.gpu.memory_bytes=1.0e9",
-            "run 'fixed': memory share 0.5 of 1 x H20 leaves no room for a KV cache",
+            "actor_rollout_ref.rollout.gpu_memory_utilization: 0.5 is not allowed; expected a rep",
         ),
         ("executor.training.mfu=1.7", "executor.training.mfu: 1.7 is not allowed"),
-        ("executor.name=real", "unknown executor 'real'"),
-        ("policy.window=3", "run 'lending': policy.window: unknown key (value 3)"),
+        ("executor.name=simulatd", "executor.name: unknown executor 'simulatd'; did you mean"),
+        ("policy.window=3", "policy.window: unknown key (value 3); policy DefaultDynamicSchedu"),
+        (
+            "actor_rollout_ref.actor.megatron.expert_model_parallel_size=3",
+            "actor_rollout_ref.actor.megatron.expert_model_parallel_size: 3 is not allowed; expect",
+        ),
+        (
+            "executor.lengths.prompt.max_tokens=4096",
+            "executor.lengths.prompt.max_tokens: 4096 is not allowed; expected at most data.max_p",
+        ),
+        (
+            "benchmark.runs.lendin.label=x",
+            "benchmark.runs.lendin: unknown run 'lendin'; did you mean 'lending'?; known: fixed, l",
+        ),
+        (
+            "benchmark={runs: {more: {label: x}}}",
+            "benchmark.runs.more: unknown run 'more'; known: fixed, lending",
+        ),
     ],
 )
 def test_every_problem_is_one_line_that_names_the_key(
@@ -152,8 +169,48 @@ def test_every_problem_is_one_line_that_names_the_key(
 ) -> None:
     """A scenario with a fault in it is refused before anything runs."""
     found = refusal(path, override)
-    assert message in found
+    assert found.startswith(message)
     assert "\n" not in found
+
+
+def test_a_problem_of_one_run_names_it(path: str) -> None:
+    """After the key, so that the line begins as any other."""
+    assert refusal(path, "benchmark.runs.lending.overrides={trainer.nnodes: x}").endswith(
+        "trainer.nnodes: 'x' is not allowed; expected an integer >= 1 (run 'lending')"
+    )
+
+
+def test_keys_left_open_in_a_file_can_be_given(tmp_path: Path) -> None:
+    """Also together with a change to one of its runs."""
+    text = (WORLD + BENCHMARK).replace("trainer: {nnodes: 1", "trainer: {nnodes: '???'")
+    overrides = ["trainer.nnodes=1", "benchmark.runs.fixed.label=Other"]
+    assert load_scenario(write_scenario(tmp_path, text), overrides).runs[0].label == "Other"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "is_studied"),
+    [
+        ((), {}, True),
+        ((), {"seeds": 1}, True),
+        (("seed=3",), {}, False),
+        ((), {"policy": "fixed_ratio"}, False),
+        ((), {"quick": True}, False),
+        (("seed=3",), {"quick": True, "sensitivity": True}, True),
+    ],
+)
+def test_parameters_are_studied_as_written_or_when_asked_for(
+    path: str, overrides: tuple[str, ...], options: dict[str, bool], is_studied: bool
+) -> None:
+    """Minutes of study are no part of trying something out."""
+    assert (load_scenario(path, overrides, **options).study is not None) is is_studied  # type: ignore[arg-type]
+
+
+def test_a_study_needs_comparisons_and_has_defaults(tmp_path: Path) -> None:
+    """Without a section of its own it is as large as the defaults say."""
+    plain = write_scenario(tmp_path, WORLD)
+    assert load_scenario(plain, sensitivity=True).study == SensitivitySection()
+    with pytest.raises(UserError, match=r"^--sensitivity: the scenario compares no runs"):
+        load_scenario(plain, [f"{SWITCH}=false"], sensitivity=True)
 
 
 def test_several_problems_are_told_at_once(path: str) -> None:

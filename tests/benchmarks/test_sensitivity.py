@@ -38,6 +38,24 @@ def test_a_parameter_that_matters_moves_the_reduction(tmp_path: Path) -> None:
     assert mfu.largest >= network.largest > 0.0
 
 
+def test_a_study_has_no_more_prompts_than_the_runs(tmp_path: Path) -> None:
+    """A short run is not studied by longer ones, and the figures say how many there were."""
+    section = SensitivitySection(prompts=2000, keys=(MFU,))
+    assert study(small_scenario(tmp_path), section).section.prompts == 44
+
+
+def test_a_section_stands_for_its_real_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole numbers only move where they are named."""
+    monkeypatch.setattr(sensitivity, "run_jobs", lambda jobs, **rest: (report(),) * len(jobs))
+    layers = "executor.model.layers"
+    section = SensitivitySection(keys=("executor.gpu", layers))
+    found = study(small_scenario(tmp_path), section)
+    assert {row.key.rpartition(".")[0] for row in found.rows} == {"executor.gpu", "executor.model"}
+    assert len(found.rows) == 7
+
+
 def test_limits_and_zeros_are_told(tmp_path: Path) -> None:
     """0.9 moves up to 1 and says so; what is 0 cannot move by a share of itself."""
     found = study(small_scenario(tmp_path))

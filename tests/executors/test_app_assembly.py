@@ -11,6 +11,7 @@ import pytest
 
 from swingshift.executors.app.assembly import (
     build_configured_policy,
+    configured_executor,
     execute,
     executor_adapter,
     find_policy,
@@ -18,6 +19,9 @@ from swingshift.executors.app.assembly import (
 from swingshift.executors.app.configuration import load_config, read_mapping
 from swingshift.executors.runtime.run import RunOutcome
 from swingshift.executors.simulated.adapter import SimulatedAdapter
+from swingshift.executors.simulated.costs.hardware import H20
+from swingshift.executors.simulated.costs.model import QWEN3_5_35B_A3B
+from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.policies.default import DefaultDynamicSchedulePolicy
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import ConfigError, PolicyError, UnknownNameError, UserError
@@ -37,6 +41,10 @@ class Failing(FixedRatioDynamicSchedulePolicy):
     def should_activate_after_step(self, global_steps, is_hybrid_active, ctx):
         raise RuntimeError("broken on purpose")
 """
+NEEDS_WINDOW = (
+    "policy.window: missing; policy Tunable needs the argument window (int): "
+    "set policy.window, or give it a default"
+)
 SCENARIO = "templates/scenario.yaml.template"
 
 Put = Callable[[str, str, str], None]
@@ -146,13 +154,13 @@ def test_policy_section_reaches_the_constructor(policy_file: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "lines"),
     [
-        ([], ["policy.window: missing; policy Tunable needs it (int)"]),
+        ([], [NEEDS_WINDOW]),
         (
             ["policy.windw=3"],
             [
                 "policy.windw: unknown key (value 3); policy Tunable takes no argument 'windw'; "
-                "did you mean 'window'?; it takes: window, deactivate_ratio, only_hybrid",
-                "policy.window: missing; policy Tunable needs it (int)",
+                "did you mean 'window'?; it takes: window",
+                NEEDS_WINDOW,
             ],
         ),
         (
@@ -226,6 +234,19 @@ def test_run_ends_with_its_data_and_an_override_changes_it() -> None:
     assert seen[0].run == "mine"
     assert len(versions) == len(report.cycles)
     assert longer.wall_clock_s > report.wall_clock_s
+
+
+def test_sections_of_the_executor_may_be_presets() -> None:
+    """A name stands for a whole section, and a misspelt one gets a suggestion."""
+    _, options = configured_executor(config("executor.gpu=H20", "executor.model=Qwen3.5-35B-A3B"))
+    assert isinstance(options, SimulatedOptions)
+    assert (options.gpu, options.model) == (H20, QWEN3_5_35B_A3B)
+
+    misspelt = config("executor.gpu=H2O")
+    assert refusal(ConfigError, lambda: configured_executor(misspelt)) == [
+        "executor.gpu: 'H2O' is not allowed; expected a section of keys, or one of H20, H100, "
+        "H200; did you mean 'H20'?"
+    ]
 
 
 def test_policy_in_a_file_replaces_the_configured_one(policy_file: Path) -> None:

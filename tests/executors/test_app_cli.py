@@ -19,6 +19,8 @@ import os
 import signal
 from pathlib import Path
 
+import typer
+
 from swingshift.executors.app.assembly import execute
 from swingshift.executors.app.configuration import load_config
 
@@ -36,6 +38,14 @@ def register(app):
     @app.command()
     def hang() -> None:
         os.kill(os.getpid(), signal.SIGINT)
+
+    @app.command()
+    def count(times: int = typer.Option(1, min=1, help="How often.")) -> int:
+        return times
+
+    @app.command()
+    def leave(how: str) -> None:
+        raise {"exit": typer.Exit(7), "abort": typer.Abort()}[how]
 
 
 def broken(app):
@@ -109,12 +119,55 @@ def test_version_is_that_of_the_distribution(swingshift: Swingshift) -> None:
     assert swingshift("--version").out.startswith("swingshift 0.")
 
 
-def test_misspelt_command_gets_a_suggestion(swingshift: Swingshift) -> None:
-    """Usage errors have the status of every user error."""
-    refused = swingshift("polices")
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("polices",), "unknown command 'polices'; did you mean 'policies'?; known: "),
+        (("--debgu", "policies"), "unknown option '--debgu'; did you mean '--debug'?; known: "),
+        (("count", "--time", "3"), "unknown option '--time'; did you mean '--times'?; known: "),
+        (("count", "-x"), "unknown option '-x'; known: --help, --times, -h"),
+        (("count", "--times", "x"), "--times: 'x' is not allowed; expected a valid integer; see "),
+        (("count", "--times", "0"), "--times: '0' is not allowed; expected a number greater than"),
+        (("count", "--times"), "option '--times' requires an argument"),
+        (("init",), "DIR: missing (where; made if missing); see swingshift init --help"),
+        (("init", "a", "b"), "got unexpected extra argument"),
+    ],
+)
+def test_misused_command_line_is_one_line_and_status_2(
+    swingshift: Swingshift,
+    plugins: Callable[..., None],
+    arguments: tuple[str, ...],
+    line: str,
+) -> None:
+    """It names what was given, what is allowed and the nearest valid name, as every other error."""
+    plugins(rehearsal="register")
+    refused = swingshift(*arguments)
 
-    assert refused.status == 2
-    assert "Did you mean 'policies'?" in "\n".join(refused.errors)
+    assert (refused.status, refused.out) == (2, "")
+    assert len(refused.errors) == 1
+    assert refused.errors[0].startswith(f"error: {line}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "errors"),
+    [
+        (("count", "--times", "3"), 3, []),
+        (("leave", "exit"), 7, []),
+        (("leave", "abort"), 1, ["aborted"]),
+    ],
+)
+def test_a_command_chooses_its_status(
+    swingshift: Swingshift,
+    plugins: Callable[..., None],
+    arguments: tuple[str, ...],
+    status: int,
+    errors: list[str],
+) -> None:
+    """By what it returns, or by typer's own exceptions."""
+    plugins(rehearsal="register")
+    ended = swingshift(*arguments)
+
+    assert (ended.status, ended.errors) == (status, errors)
 
 
 def test_broken_plugins_cost_one_line_each_and_nothing_else(

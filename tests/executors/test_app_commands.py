@@ -14,6 +14,7 @@ from swingshift.executors.app.assembly import execute
 from swingshift.executors.app.commands import STARTER_FILES, register
 from swingshift.executors.app.configuration import load_config
 from swingshift.executors.runtime.run import RunOutcome
+from swingshift.sdk import registry
 from swingshift.sdk.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +29,14 @@ def app() -> typer.Typer:
 
 
 @pytest.fixture
-def study(app: typer.Typer, tmp_path: Path) -> Path:
-    """Return a folder with the starter files."""
+def study(app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the starter files; the name of their policy is free afterwards."""
+    monkeypatch.setattr(registry, "_decorated", dict(registry._decorated))
     folder = tmp_path / "deep" / "study"
     result = CliRunner().invoke(app, ["init", str(folder)])
     assert result.exit_code == 0, result.output
-    assert f"swingshift bench {folder}/scenario.yaml" in result.output
+    for command in ("check", f"bench {folder}/scenario.yaml --policy"):
+        assert f"swingshift {command} {folder}/my_policy.py:MyPolicy\n" in result.output
     return folder
 
 
@@ -81,8 +84,9 @@ def test_init_writes_a_test_that_passes(study: Path, folder: str) -> None:
     """Under pytest's own settings, and under those of a repository around it."""
     if folder == "inside":
         (study.parent / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    pytest_command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(study)],
+        [*pytest_command, "--contract-examples=10", str(study)],
         cwd=study.parent,
         capture_output=True,
         text=True,
@@ -90,7 +94,7 @@ def test_init_writes_a_test_that_passes(study: Path, folder: str) -> None:
     )
 
     assert result.returncode == 0, result.stdout
-    assert "10 passed" in result.stdout
+    assert "17 passed" in result.stdout
 
 
 def test_init_writes_code_that_linters_accept(study: Path) -> None:

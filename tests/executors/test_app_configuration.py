@@ -235,7 +235,7 @@ def test_accepted_keys_of_verl_warn_once_per_reason(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         assert load_config(source) == RunConfig()
     assert [record.getMessage() for record in caplog.records] == [
-        "no effect: critic (no critic is trained)",
+        "no effect: critic (whether a critic is trained is the executor's; set it under executor)",
         "no effect: trainer.logger, trainer.project_name "
         "(what is recorded, and where, is chosen on the command line)",
     ]
@@ -262,6 +262,23 @@ def test_harmless_value_of_a_refused_key_is_accepted(caplog: pytest.LogCaptureFi
         load_config({}, ["data.train_batch_size=0", "critic.enable=false"])
     assert len(caplog.records) == 2
     assert "data.train_batch_size: false is not" in refusal({}, "data.train_batch_size=false")
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("critic.enable=true", "whether a critic is trained is the executor's; set it under exec"),
+        ("algorithm.adv_estimator=gae", "advantages are relative to the group of a prompt's resp"),
+        ("trainer.critic_warmup=5", "the actor is trained from the first step"),
+        (
+            "async_training.use_trainer_do_validate=true",
+            "validation runs on the serving replicas; runtime.validation_lends=true adds the train",
+        ),
+    ],
+)
+def test_refused_keys_say_what_happens_instead(override: str, reason: str) -> None:
+    """What an executor can model is not called impossible."""
+    assert f"is not allowed; {reason}" in refusal({}, override)
 
 
 def test_known_keys_hide_no_parameter() -> None:

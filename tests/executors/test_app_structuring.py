@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import attrs
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from swingshift.executors.app.config_reference import describe
 from swingshift.executors.app.configuration import (
     dump_config,
+    dump_section,
     structure_config,
     structure_section,
 )
@@ -68,6 +69,26 @@ class Options:
     def __attrs_post_init__(self) -> None:
         if len(self.spare) > 2:
             raise ValueError("two spare kinds at most")
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """A section that may be the name of a preset."""
+
+    presets: ClassVar[Mapping[str, Node]]
+
+    gpus: int
+
+
+Node.presets = {"small": Node(gpus=1), "large": Node(gpus=8)}
+
+
+@attrs.frozen(kw_only=True)
+class Cluster:
+    """A section of such sections."""
+
+    head: Node
+    others: tuple[Node, ...] = ()
 
 
 def section_refusal(mapping: Mapping[str, object]) -> str:
@@ -142,6 +163,25 @@ def test_adapter_options_are_refused_alike(mapping: dict[str, object], lines: li
     assert len(refused) == len(lines)
     for line, expected in zip(sorted(refused), sorted(lines), strict=True):
         assert line.startswith(expected)
+
+
+def test_a_name_stands_for_a_preset() -> None:
+    """Where a class has presets, its section may be the name of one, nested ones included."""
+    found = structure_section(Cluster, {"head": "small", "others": ["large", {"gpus": 2}]})
+    assert found == Cluster(head=Node(gpus=1), others=(Node(gpus=8), Node(gpus=2)))
+    for item, expected in (
+        ("larg", "'larg' is not allowed; expected a section of keys, or one of small, large; did"),
+        (3, "3 is not allowed; expected a section of keys"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^executor\.head: {expected}"):
+            structure_section(Cluster, {"head": item}, "executor")
+
+
+def test_a_section_is_written_out_with_every_key() -> None:
+    """What is written out gives the same section again."""
+    options = structure_section(Options, {"gpu": {"flops": 1, "shares": [1, 0.5]}})
+    assert structure_section(Options, dump_section(options)) == options
+    assert dump_section(options)["numbers"] == "bf16"
 
 
 def test_missing_key_without_limits_names_its_type() -> None:

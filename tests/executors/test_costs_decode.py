@@ -14,7 +14,7 @@ from swingshift.executors.simulated.costs.decode import (
     seconds_for,
     steps_in,
 )
-from swingshift.executors.simulated.costs.hardware import GpuSpec, gpu
+from swingshift.executors.simulated.costs.hardware import H20, GpuSpec
 from swingshift.executors.simulated.costs.model import QWEN3_5_35B_A3B, ModelSpec
 from swingshift.sdk.validators import InvalidValueError
 
@@ -42,7 +42,7 @@ PARAMETERS = DecodeParameters(
     overhead_per_sequence_s=0.1,
 )
 DECODE = DecodeModel(model=TINY, gpu=SLOW, tensor_parallel=2, parameters=PARAMETERS)
-PUBLISHED = DecodeModel(model=QWEN3_5_35B_A3B, gpu=gpu("H20"), tensor_parallel=8)
+PUBLISHED = DecodeModel(model=QWEN3_5_35B_A3B, gpu=H20, tensor_parallel=8)
 
 lines = st.builds(
     StepCost, base_s=st.floats(1e-4, 10.0), slope_s_per_token=st.just(0.0) | st.floats(1e-12, 0.1)

@@ -7,29 +7,15 @@ import math
 import attrs
 import pytest
 
-from swingshift.executors.simulated.costs.hardware import GPUS, H20, GpuSpec, gpu
-from swingshift.sdk.errors import UnknownNameError
+from swingshift.executors.simulated.costs.hardware import H20, GpuSpec
 from swingshift.sdk.validators import InvalidValueError
-
-
-def test_presets_are_found_by_name_in_any_case() -> None:
-    """A scenario may write the name of a GPU in any case."""
-    assert gpu("H20") is H20
-    assert gpu("h200").memory_bytes == 141e9
-    assert set(GPUS) == {"H20", "H100", "H200"}
-
-
-def test_unknown_gpu_names_the_nearest_preset() -> None:
-    """A misspelt GPU is answered with what was meant and what there is."""
-    with pytest.raises(UnknownNameError, match=r"unknown gpu 'H2O'; did you mean 'H20'\?"):
-        gpu("H2O")
 
 
 def test_presets_carry_the_datasheet_figures() -> None:
     """Memory, bandwidth and FLOP/s are those of the vendor's datasheets."""
     figures = {
         name: (spec.memory_bytes, spec.memory_bandwidth_bytes_per_s, spec.bf16_flops_per_s)
-        for name, spec in GPUS.items()
+        for name, spec in GpuSpec.presets.items()
     }
     assert figures == {
         "H20": (96e9, 4.0e12, 148e12),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swingshift.executors.simulated.costs.hardware import gpu
+from swingshift.executors.simulated.costs.hardware import H20
 from swingshift.executors.simulated.costs.memory import (
     MemoryParameters,
     kv_capacity_tokens,
@@ -15,9 +15,8 @@ from swingshift.executors.simulated.costs.memory import (
 )
 from swingshift.executors.simulated.costs.model import QWEN3_5_35B_A3B
 from swingshift.executors.simulated.costs.topology import TrainerTopology
-from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.validators import InvalidValueError
 
-H20 = gpu("H20")
 PUBLISHED = TrainerTopology(gpus=16, tensor_parallel=4, pipeline_parallel=2, expert_parallel=8)
 
 
@@ -44,23 +43,24 @@ def test_capacity_or_the_least_share_that_would_do(share: float, tensor_parallel
     """A share is either enough, or refused with one that is, or refused for good."""
     try:
         assert capacity(share, tensor_parallel) >= 1
-    except ConfigError as error:
-        least = float(str(error).split("at least ")[1].removesuffix(" would do"))
+    except InvalidValueError as error:
+        least = float(error.allowed.removeprefix("at least ").partition(":")[0])
         assert share < least
         assert capacity(least, tensor_parallel) >= 1
 
 
 def test_weights_that_never_fit_ask_for_more_gpus() -> None:
-    """Where no share is enough the message says so."""
+    """Where no share is enough the message says what is, and how much is needed."""
     small = attrs.evolve(H20, memory_bytes=60e9)
-    with pytest.raises(ConfigError, match=r"memory share 0.9 of 1 x H20 .* over more GPUs"):
+    allowed = "a replica of more GPUs: Qwen3.5-35B-A3B and a KV cache need 72.0 GB on each of 1 x"
+    with pytest.raises(InvalidValueError, match=f"memory_share must be {allowed}"):
         kv_capacity_tokens(QWEN3_5_35B_A3B, small, tensor_parallel=1, memory_share=0.9)
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
 def test_shares_out_of_range_are_refused(share: float) -> None:
     """A share is above 0 and at most 1."""
-    with pytest.raises(ConfigError, match="must be above 0 and at most 1"):
+    with pytest.raises(InvalidValueError, match="memory_share must be a finite number > 0 and <="):
         capacity(share)
 
 
@@ -91,12 +91,12 @@ def test_topology_by_hand() -> None:
 @pytest.mark.parametrize(
     ("gpus", "message"),
     [
-        (8, "expert_parallel=8 must divide the 4 GPUs of a pipeline stage .* expert_parallel=4"),
-        (9, "pipeline_parallel=2 must divide the 9 trainer GPUs"),
-        (12, "tensor_parallel=4 must divide the 6 GPUs .* tensor_parallel=2 would do"),
+        (8, "expert_parallel must be a divisor of the 4 GPUs of a pipeline stage .* example 4"),
+        (9, "pipeline_parallel must be a divisor of the 9 trainer GPUs, for example 1"),
+        (12, "tensor_parallel must be a divisor of the 6 GPUs .* 2 stages.*, for example 2"),
     ],
 )
 def test_topologies_that_do_not_divide_are_refused(gpus: int, message: str) -> None:
-    """A product that does not divide the GPUs is named with one that does."""
-    with pytest.raises(ConfigError, match=message):
+    """A size that does not divide the GPUs is named with one that does."""
+    with pytest.raises(InvalidValueError, match=message):
         attrs.evolve(PUBLISHED, gpus=gpus)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swingshift.executors.simulated.costs.hardware import GpuSpec, gpu
+from swingshift.executors.simulated.costs.hardware import H20, GpuSpec
 from swingshift.executors.simulated.costs.model import QWEN3_5_35B_A3B, ModelSpec
 from swingshift.executors.simulated.costs.topology import TrainerTopology
 from swingshift.executors.simulated.costs.training import (
@@ -50,7 +50,7 @@ TRAINING = TrainingModel(
 )
 PUBLISHED = TrainingModel(
     model=QWEN3_5_35B_A3B,
-    gpu=gpu("H20"),
+    gpu=H20,
     topology=TrainerTopology(gpus=16, tensor_parallel=4, pipeline_parallel=2, expert_parallel=8),
 )
 WORK = FitWork.of([30, 50])

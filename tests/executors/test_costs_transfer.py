@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swingshift.executors.simulated.costs.hardware import gpu
+from swingshift.executors.simulated.costs.hardware import H20
 from swingshift.executors.simulated.costs.memory import training_state
 from swingshift.executors.simulated.costs.model import QWEN3_5_35B_A3B, ModelSpec
 from swingshift.executors.simulated.costs.topology import TrainerTopology
 from swingshift.executors.simulated.costs.transfer import TransferModel, TransferParameters
 
-H20 = gpu("H20")
 TRANSFER = TransferModel(model=QWEN3_5_35B_A3B, gpu=H20)
 TOPOLOGY = TrainerTopology(gpus=16, tensor_parallel=4, pipeline_parallel=2, expert_parallel=8)
 QWEN3_30B_A3B = ModelSpec(
@@ -45,7 +44,7 @@ def activate_s(spec: ModelSpec) -> float:
     transfer, state = TransferModel(model=spec, gpu=H20), training_state(spec, TOPOLOGY)
     return (
         transfer.offload_s(state.optimizer_and_gradient_bytes)
-        + transfer.wake_weights_s(8)
+        + transfer.wake_weights_s()
         + transfer.sync_hybrid_s(8)
         + transfer.offload_s(state.weight_bytes)
         + transfer.wake_kv_cache_s()
@@ -56,7 +55,7 @@ def deactivate_s(spec: ModelSpec) -> float:
     """Return the seconds of taking back: sleep, then reload both parts."""
     transfer, state = TransferModel(model=spec, gpu=H20), training_state(spec, TOPOLOGY)
     return (
-        transfer.sleep_s(8)
+        transfer.sleep_s()
         + transfer.offload_s(state.optimizer_and_gradient_bytes)
         + transfer.offload_s(state.weight_bytes)
     )
@@ -71,11 +70,9 @@ def test_sync_by_hand() -> None:
 
 
 def test_sleep_and_wake_by_hand() -> None:
-    """Weights that are kept move 8.75 GB per GPU at 25.6 GB/s; those dropped cost only latency."""
-    assert TRANSFER.sleep_s(8) == 1.0
-    assert TRANSFER.sleep_s(8, keep_weights=True) == pytest.approx(1.0 + 8.75 / 25.6)
-    assert TRANSFER.wake_weights_s(8) == 0.8
-    assert TRANSFER.wake_weights_s(8, kept_weights=True) == pytest.approx(0.8 + 8.75 / 25.6)
+    """What is dropped and mapped again costs latency alone: the next sync brings it."""
+    assert TRANSFER.sleep_s() == 1.0
+    assert TRANSFER.wake_weights_s() == 0.8
     assert TRANSFER.wake_kv_cache_s() == 0.8
 
 
@@ -119,9 +116,8 @@ def test_switching_lands_near_the_published_figures() -> None:
 
 
 def test_waking_lands_within_the_published_range() -> None:
-    """Published 0.1 to 6 s with the weights kept, 0.8 to 2.6 s without."""
-    assert 0.1 < TRANSFER.wake_weights_s(8, kept_weights=True) + TRANSFER.wake_kv_cache_s() < 6
-    assert 0.8 < TRANSFER.wake_weights_s(8) + TRANSFER.wake_kv_cache_s() < 2.6
+    """Published 0.8 to 2.6 s with the weights dropped."""
+    assert 0.8 < TRANSFER.wake_weights_s() + TRANSFER.wake_kv_cache_s() < 2.6
 
 
 def test_a_replica_without_gpus_is_refused() -> None:

@@ -5,109 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import attrs
 import pytest
-from tests.executors.support import (
-    ListSink,
-    ScriptedExecutor,
-    lengths_of,
-    run_virtual,
-    small_config,
-    small_options,
-)
+from tests.executors.answering import HANG, REQUEST, Bench, bench, part, whole
+from tests.executors.routing_model import OneTurn
+from tests.executors.support import run_virtual
 
-from swingshift.executors.rl.task import EpisodeRequest
-from swingshift.executors.runtime.client import GenerationClient, RequestFailedError
-from swingshift.executors.runtime.deadlines import Deadlines, UnexpectedDeadlineError
-from swingshift.executors.runtime.load_balancer import LoadBalancer
-from swingshift.executors.runtime.recorder import Recorder
+from swingshift.executors.runtime.client import RequestFailedError
+from swingshift.executors.runtime.deadlines import UnexpectedDeadlineError
 from swingshift.sdk.events import RequestReturned, RequestRouted
 from swingshift.sdk.executor import (
     Episode,
     ExecutorError,
-    FinishReason,
     Generation,
     GenerationRequest,
-    Prompt,
     ReplicaLostError,
     VersionSpan,
 )
-
-REQUEST = EpisodeRequest("5/0", Prompt(5, 20, "5"), 0)
-HANG = None
-
-
-def part(*spans: tuple[int, int], reason: FinishReason = FinishReason.ABORT) -> Generation:
-    """Return what one attempt produced, by version and tokens; its handle counts the tokens."""
-    tokens = sum(count for _, count in spans)
-    return Generation(f"h{tokens}", tokens, reason, tuple(VersionSpan(*span) for span in spans))
-
-
-def whole(*spans: tuple[int, int]) -> Generation:
-    """Return an attempt that ended by itself."""
-    return part(*spans, reason=FinishReason.STOP)
-
-
-class Answering(ScriptedExecutor):
-    """Gives prepared answers to ``generate``, one call after the other."""
-
-    answers: list[Generation | BaseException | None]
-
-    async def generate(self, replica: str, request: GenerationRequest) -> Generation:
-        self.asked.append((replica, request))
-        answer = self.answers.pop(0)
-        if answer is HANG:
-            await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(1.0)
-        if isinstance(answer, BaseException):
-            raise answer
-        assert answer is not None
-        return answer
-
-    asked: list[tuple[str, GenerationRequest]]
-
-
-@attrs.frozen
-class Bench:
-    """A client with everything around it."""
-
-    client: GenerationClient
-    executor: Answering
-    balancer: LoadBalancer
-    sink: ListSink
-
-    def returned(self) -> list[tuple[str, int]]:
-        """Return reason and tokens of every attempt."""
-        return [(event.reason, event.new_tokens) for event in self.sink.of(RequestReturned)]
-
-
-def bench(
-    answers: Sequence[Generation | BaseException | None],
-    *,
-    budget: int = 100,
-    retries: int = 1,
-    virtual_time: bool = False,
-    version_of: Callable[[str], int | None] | None = None,
-) -> Bench:
-    """Return a client on two replicas, a and b, with prepared answers."""
-    config, options = small_config(), small_options()
-    executor = Answering(config, options, lengths_of(config, options))
-    executor.answers, executor.asked = list(answers), []
-    balancer, recorder, sink = LoadBalancer(), Recorder(), ListSink()
-    recorder.subscribe(sink)
-    for name in ("a", "b"):
-        balancer.add(name)
-    client = GenerationClient(
-        executor,
-        balancer,
-        recorder,
-        Deadlines(expiry_is_fault=virtual_time),
-        max_response_tokens=budget,
-        request_deadline_s=60.0,
-        request_retries=retries,
-        version_of=version_of,
-    )
-    return Bench(client, executor, balancer, sink)
 
 
 def answer(
@@ -118,7 +31,7 @@ def answer(
 
     async def main() -> tuple[Episode, Bench]:
         made = bench(answers, **settings)  # type: ignore[arg-type]
-        episode = await made.client(REQUEST)
+        episode = await made.client(OneTurn(), REQUEST)
         made.client.close()
         return episode, made
 
@@ -171,7 +84,7 @@ def test_a_session_stays_on_its_replica_while_it_can() -> None:
     async def main() -> list[str]:
         made = bench([part((0, 10)), part((0, 10)), whole((0, 1))])
         asyncio.get_running_loop().call_later(1.5, made.balancer.remove, "a")
-        await made.client(REQUEST)
+        await made.client(OneTurn(), REQUEST)
         return [replica for replica, _ in made.executor.asked]
 
     assert run_virtual(main()) == ["a", "a", "b"]
@@ -192,7 +105,7 @@ def test_failures_are_retried_so_often_and_then_reported() -> None:
     async def main() -> Bench:
         made = bench([ExecutorError("first"), ExecutorError("second")], retries=1)
         with pytest.raises(RequestFailedError, match="5/0 failed 2 times; last: second"):
-            await made.client(REQUEST)
+            await made.client(OneTurn(), REQUEST)
         return made
 
     made = run_virtual(main())
@@ -218,7 +131,7 @@ def test_waiting_for_a_replica_has_no_deadline() -> None:
         made.balancer.remove("a")
         made.balancer.remove("b")
         asyncio.get_running_loop().call_later(10_000.0, made.balancer.add, "c")
-        episode = await made.client(REQUEST)
+        episode = await made.client(OneTurn(), REQUEST)
         return episode.attempts, asyncio.get_running_loop().time()
 
     assert run_virtual(main()) == (1, 10_001.0)
@@ -230,7 +143,7 @@ def test_on_modelled_time_a_deadline_is_no_failure_to_retry() -> None:
     async def main() -> Bench:
         made = bench([HANG], virtual_time=True)
         with pytest.raises(UnexpectedDeadlineError):
-            await made.client(REQUEST)
+            await made.client(OneTurn(), REQUEST)
         return made
 
     made = run_virtual(main())
@@ -245,7 +158,7 @@ def test_what_an_adapter_does_not_name_is_not_retried() -> None:
         async def main(error: Exception = error) -> Bench:
             made = bench([error, whole((0, 1))])
             with pytest.raises(type(error)):
-                await made.client(REQUEST)
+                await made.client(OneTurn(), REQUEST)
             return made
 
         made = run_virtual(main())
@@ -266,7 +179,7 @@ def test_cancellation_gives_the_lease_back(at_s: float) -> None:
 
     async def main() -> Bench:
         made = bench([part((0, 10)), HANG])
-        task = asyncio.create_task(made.client(REQUEST))
+        task = asyncio.create_task(made.client(OneTurn(), REQUEST))
         await asyncio.sleep(at_s)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -286,7 +199,7 @@ def test_cancellation_while_waiting_for_a_replica() -> None:
     async def main() -> Bench:
         made = bench([])
         made.balancer.hold()
-        task = asyncio.create_task(made.client(REQUEST))
+        task = asyncio.create_task(made.client(OneTurn(), REQUEST))
         await asyncio.sleep(1.0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -312,7 +225,7 @@ def test_a_response_of_one_version_starts_again_under_another() -> None:
     async def main() -> tuple[Episode, Bench]:
         made = bench([part((4, 10)), whole((5, 8))], retries=0, version_of=versions.get)
         asyncio.get_running_loop().call_later(0.5, versions.update, {"a": 5, "b": 5})
-        return await made.client(REQUEST), made
+        return await made.client(OneTurn(), REQUEST), made
 
     episode, made = run_virtual(main())
     assert episode.spans == (VersionSpan(5, 8),)

@@ -8,7 +8,7 @@ import pytest
 from tests.executors.controlplane import Plane, gpu_states, lent, opened, plane
 from tests.executors.support import HYBRID, STANDALONE, TRAINER_GPUS, ScriptedPolicy, run_virtual
 
-from swingshift.executors.runtime.controller import LentWait
+from swingshift.executors.runtime.harvest import LentWait
 from swingshift.executors.runtime.message_queue import WaitOutcome
 from swingshift.sdk.events import (
     Advisory,
@@ -394,7 +394,7 @@ def test_without_a_standalone_replica_responses_end_before_deactivation() -> Non
 
     p, drained_s = run_virtual(main())
     assert drained_s == pytest.approx(30.0)
-    assert p.workload.log == ["drain", "drained", "resume"]
+    assert p.workload.log == ["resume", "drain", "drained", "resume"]
 
 
 def test_with_a_standalone_replica_responses_move_at_deactivation() -> None:
@@ -442,7 +442,7 @@ def test_responses_of_one_version_end_before_a_sync() -> None:
 
     p, drained_s = run_virtual(main())
     assert drained_s == pytest.approx(30.0)
-    assert p.workload.log == ["drain", "drained"]
+    assert p.workload.log == ["resume", "drain", "drained", "resume"]
 
 
 @pytest.mark.parametrize("pause_keep", [True, False])

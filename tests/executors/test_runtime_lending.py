@@ -185,7 +185,57 @@ def test_an_activation_that_no_replica_survives_is_rolled_back(verb: str) -> Non
         ["trainer-0"],
         ["trainer-1"],
     ]
-    assert not p.controller.can_lend
+    assert p.controller.can_lend
+
+
+def test_hybrid_replicas_that_all_died_are_restarted_when_gpus_are_lent() -> None:
+    """With nobody else to lend to, the activation waits for them; only then do they serve."""
+
+    async def main() -> Plane:
+        p = await plane()
+        for name in HYBRID:
+            p.executor.inject("resume", name)
+        await opened(p)
+        assert p.fleet.in_state(ReplicaState.DEAD) == HYBRID
+        assert await p.controller.activate(0)
+        return p
+
+    p = run_virtual(main())
+    assert p.controller.is_hybrid_active
+    assert p.fleet.serving() == (*STANDALONE, *HYBRID)
+    assert p.executor.called("restart") == [("restart", name) for name in HYBRID]
+
+
+def test_gpus_that_are_lost_while_lent_are_waited_for() -> None:
+    """There is nothing to measure before they are back; then the training state is reloaded."""
+
+    async def main() -> Plane:
+        p = await lent(await plane())
+        p.fleet.lose_gpu("trainer-0")
+        p.fleet.lose("hybrid-0", "its GPU is gone")
+        back = asyncio.create_task(p.controller.before_fit_step(0))
+        await asyncio.sleep(RUNTIME.wait_deadline_s / 2)
+        assert p.controller.state is ControllerState.DEACTIVATING
+        p.fleet.return_gpu("trainer-0")
+        await back
+        return p
+
+    p = run_virtual(main())
+    assert p.controller.state is ControllerState.STANDALONE_ONLY
+    assert p.story()[-3:] == RELOADED
+
+
+def test_gpus_that_stay_lost_block_training() -> None:
+    """The wait has a deadline, and the reason names the GPUs."""
+
+    async def main() -> Plane:
+        p = await lent(await plane())
+        p.fleet.lose_gpu("trainer-0")
+        with pytest.raises(MemoryWithheldError, match="lost trainer GPUs trainer-0 did not end"):
+            await p.controller.before_fit_step(0)
+        return p
+
+    assert run_virtual(main()).controller.state is ControllerState.BLOCKED
 
 
 def test_a_rolled_back_activation_counts_in_its_duration() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.executors.support import ListSink, run_virtual
 
-from swingshift.executors.rl.task import EpisodeRequest, SingleTurn
+from swingshift.executors.rl.task import EpisodeRequest, SingleTurn, Task
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.client import RequestFailedError
 from swingshift.executors.runtime.message_queue import MessageQueue, WaitOutcome
@@ -73,7 +73,7 @@ def bench(
 ) -> Bench:
     """Return a rollouter whose responses take what ``generate`` does."""
 
-    async def turn(request: EpisodeRequest) -> Episode:
+    async def run_episode(task: Task, request: EpisodeRequest) -> Episode:
         await generate(request)
         tokens = 10 * (request.response_index + 1)
         return Episode(
@@ -85,7 +85,7 @@ def bench(
     queue = MessageQueue(capacity or budget, changes)
     rollouter = Rollouter(
         task or Prompts(),
-        turn,
+        run_episode,
         queue,
         recorder,
         changes,

@@ -208,4 +208,6 @@ def test_a_cancelled_run_leaves_nothing_behind(at_s: float) -> None:
 
     executor, sink = run_virtual(main())
     assert executor.called("stop") or at_s == 0.0
-    assert not sink.of(RunEnded)
+    assert [(event.outcome, event.reason) for event in sink.of(RunEnded)] == [
+        ("failed", "cancelled")
+    ]

@@ -118,16 +118,16 @@ def test_without_any_replica_the_run_fails() -> None:
 
 
 def test_lending_mid_cycle_ends_with_the_data() -> None:
-    """Also where every sample is given up: what cannot come is not waited for."""
-    config = small_config(runtime=RuntimeConfig(request_retries=0))
+    """What is given up cannot come and is not waited for."""
     ran = run_training(
-        config,
+        small_config(prompts=6, runtime=RuntimeConfig(request_retries=0, restart_attempts=0)),
         policy=ScriptedPolicy(lend=False),
-        faults=[("sync_weights", "standalone-0", "fail", 1), ("generate", "*", "fail", 500)],
+        faults=[("sync_weights", "standalone-0", "fail", 1), ("generate", "*", "fail", 2)],
         virtual_time=False,
     )
     assert ran.report.outcome is RunOutcome.EXHAUSTED
-    assert ran.report.given_up_samples == 48
+    assert ran.report.given_up_samples in (1, 2)
+    assert ran.report.trained_samples == 4
 
 
 def test_a_failing_fit_step_ends_the_run() -> None:

@@ -36,6 +36,7 @@ from swingshift.sdk.executor import (
     FinishReason,
     FitBatch,
     GenerationRequest,
+    Insertion,
     MemoryPart,
     PauseMode,
     Progress,
@@ -320,6 +321,21 @@ def test_a_batch_is_trained_once() -> None:
         await executor.discard(["0/0"])
 
     run_virtual(main())
+
+
+def test_observations_are_trained_through() -> None:
+    """Nobody is trained on them, but the trainer computes on them as on any other context."""
+
+    async def main(number: int, generated: int, observed: int) -> dict[str, float]:
+        made = batch(number, tokens=generated)
+        [sample] = made.samples
+        [episode] = sample.episodes
+        episode = attrs.evolve(episode, insertions=(Insertion(10, observed),))
+        samples = (attrs.evolve(sample, episodes=(episode,)),)
+        result = await (await make()).fit_step(attrs.evolve(made, samples=samples))
+        return dict(result.timing_s)
+
+    assert run_virtual(main(0, 6_000, 2_000)) == run_virtual(main(0, 8_000, 0))
 
 
 def test_reference_model_and_critic_are_timed_by_their_keys() -> None:

@@ -19,6 +19,7 @@ EXAMPLES: dict[str, object] = {
     "float": 0.5,
     "bool": True,
     "int | None": None,
+    "float | None": None,
     "Scalar": 2,
     "tuple[str, ...]": ("a", "b"),
     "tuple[int, ...]": (1, 2),

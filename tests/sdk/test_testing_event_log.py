@@ -121,6 +121,8 @@ CASES: dict[str, tuple[str, Break]] = {
         with_before_end(ControllerMoved("standalone_only", "blocked")),
     ),
     "serves old weights": ("weight_versions", without(ReplicaMoved, -1)),
+    "serves what no sync brought": ("weight_versions", without(WeightsSynced, 0)),
+    "serves another version": ("weight_versions", changed(WeightsSynced, 0, version=-1)),
     "syncs old weights": ("weight_versions", changed(WeightsSynced, -1, version=-1)),
     "skips a version": (
         "weight_versions",
@@ -149,6 +151,7 @@ CASES: dict[str, tuple[str, Break]] = {
     "returns from elsewhere": ("requests", changed(RequestReturned, 0, epoch=3)),
     "skips an attempt": ("requests", changed(RequestRouted, 3, attempt=3)),
     "loses a token": ("requests", changed(RequestRouted, 3, resumed_tokens=49)),
+    "forgets what it has": ("requests", changed(RequestRouted, 3, resumed_tokens=0)),
     "resumes what was lost": ("requests", changed(RequestRouted, 4, resumed_tokens=10)),
     # switches
     "KV cache before offload": (
@@ -162,8 +165,11 @@ CASES: dict[str, tuple[str, Break]] = {
     "no wake": ("activation_order", without_step("activate", "wake_weights")),
     "no second offload": ("activation_order", without_step("activate", "offload_parameters")),
     "no canary": ("activation_order", without_step("activate", "canary")),
-    "no sync": ("activation_order", without(WeightsSynced, 1)),
-    "strange step": ("activation_order", with_after(SwitchStep, 0, step("activate", "bask"))),
+    "sync after offload": (
+        "activation_order",
+        swapped(event_at(WeightsSynced, 1), step_at("activate", "offload_parameters")),
+    ),
+    "strange step": ("activation_order", with_after(SwitchStep, 0, step("activate", "bask", "h0"))),
     "wakes at home": ("activation_order", with_before_end(step("activate", "wake_weights", "h0"))),
     "rebalance step at home": (
         "activation_order",
@@ -212,6 +218,14 @@ CASES: dict[str, tuple[str, Break]] = {
         "training_place",
         with_after(CapacityChanged, 0, GpuStateChanged(("t0",), "train")),
     ),
+    "syncs while training": (
+        "exclusion",
+        with_after(SampleGivenUp, 0, WeightsSynced(0, "catch_up", {"s0": "synced"}, 0.5)),
+    ),
+    "goes on training": ("exclusion", without(GpuStateChanged, -1)),
+    "sync began while training": ("exclusion", changed(WeightsSynced, -1, duration_s=6.0)),
+    "two syncs at once": ("exclusion", changed(WeightsSynced, 1, duration_s=10.0)),
+    "offloads during a sync": ("exclusion", changed(SwitchStep, 2, duration_s=1.5)),
     # samples
     "submitted twice": (
         "samples",
@@ -277,13 +291,76 @@ def test_steps_may_fail_and_be_tried_again() -> None:
     """A step counts once it is done; a policy's failure to learn is a decision like any other."""
     canary = SwitchStep("activate", "canary", ("h0",), 1.0, "no answer")
     sleep = SwitchStep("deactivate", "sleep", ("h0",), 1.0, "it did not end")
+    reloads = [
+        attrs.evolve(step("deactivate", f"reload_{part}"), duration_s=0.0, outcome=outcome)
+        for part, outcome in (("parameters", "done"), ("optimizer_and_gradients", "cancelled"))
+    ]
     tried_again = all_of(
         with_after(SwitchStep, 4, canary),
         with_after(ReplicaMoved, 7, sleep),
+        with_after(MemoryMeasured, 0, *reloads),
         with_before_end(decided("update_after_step", 1, None)),
     )
 
     assert failing(tried_again(sound_log())) == []
+
+
+def test_a_response_of_one_version_may_begin_again_under_another() -> None:
+    """What it had is forgotten with the weights that made it."""
+    begun_again = all_of(
+        with_after(RequestReturned, 1, ReplicaMoved("s0", "serving", "serving", 1)),
+        changed(RequestRouted, 3, resumed_tokens=0),
+    )
+
+    assert failing(begun_again(sound_log())) == []
+
+
+def with_second_turn(**routed: object) -> Break:
+    """Give sample 0 a second turn, cancelled in the middle, and a third one."""
+    third = RequestRouted("0/0", "s0", 1, 4, 100)
+    return with_after(
+        RequestReturned,
+        0,
+        RequestRouted("0/0", "s0", 1, 2, 100),
+        RequestReturned("0/0", "s0", 1, "abort", 7),
+        RequestRouted("0/0", "s0", 1, 3, 107),
+        RequestReturned("0/0", "s0", 1, "cancelled", 0),
+        attrs.evolve(third, **routed),  # type: ignore[arg-type]
+        RequestReturned("0/0", "s0", 1, "length", 5),
+    )
+
+
+def test_an_episode_may_have_several_turns() -> None:
+    """A response that stopped is routed again; what a turn did that was given up is gone."""
+    assert failing(with_second_turn()(sound_log())) == []
+
+
+@pytest.mark.parametrize("routed", [{"attempt": 1}, {"resumed_tokens": 107}, {"resumed_tokens": 0}])
+def test_a_further_turn_goes_on_with_what_there_is(routed: dict[str, int]) -> None:
+    """Attempts count on over the turns, and tokens are those of the finished ones."""
+    assert failing(with_second_turn(**routed)(sound_log())) == ["requests"]
+
+
+def test_a_response_at_its_budget_has_no_further_turn() -> None:
+    """Whatever comes under its name counts as new."""
+    again = RequestRouted("0/0", "s0", 1, 5, 105)
+    returned = RequestReturned("0/0", "s0", 1, "stop", 1)
+    further = all_of(with_second_turn(), with_after(RequestReturned, 3, again, returned))
+
+    assert failing(further(sound_log())) == ["requests"]
+
+
+def test_what_was_found_can_be_asked_after_every_event() -> None:
+    """Whoever wants to stop at the first violation sees it at once, and at no earlier event."""
+    checker, first = EventLogChecker(), None
+    for number, (t_s, event) in enumerate(changed(RequestRouted, 3, attempt=3)(sound_log())):
+        checker.write(number, t_s, event)
+        if checker.found and first is None:
+            first = event
+
+    assert isinstance(first, RequestRouted)
+    assert first.attempt == 3
+    assert [violation.check for violation in checker.found] == ["requests"]
 
 
 @pytest.mark.parametrize(("check", "broken"), CASES.values(), ids=CASES)

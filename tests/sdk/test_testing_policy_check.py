@@ -29,15 +29,15 @@ from swingshift.sdk.errors import UnknownNameError, UserError
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 from swingshift.sdk.testing import (
     LAW_NAMES,
+    CheckReport,
     ContractViolation,
-    PolicyCheckReport,
     Verdict,
     check_policy,
 )
 from swingshift.sdk.validators import InvalidValueError
 
 
-def broken(report: PolicyCheckReport) -> set[str]:
+def broken(report: CheckReport) -> set[str]:
     return {result.check for result in report.violations}
 
 
@@ -71,7 +71,7 @@ def test_sound_policies_pass(policy: type[DynamicSchedulePolicyBase]) -> None:
 
     assert report.violations == ()
     assert [result.check for result in report.results] == list(LAW_NAMES)
-    assert report.policy == policy.__name__
+    assert report.subject == policy.__name__
     report.assert_sound()
 
 
@@ -134,7 +134,7 @@ def test_the_report_shows_every_law() -> None:
     )
 
     assert str(report).splitlines() == [
-        "DeactivatesAlways: 1 of 2 laws violated",
+        "DeactivatesAlways: 1 of 2 promises broken",
         "  holds      bounded_wait: the wait is from 0 to the samples of a full cycle",
         "  VIOLATED   deactivates_only_active: does not take GPUs back that are not lent",
         "             at start-up should_deactivate while no hybrid replica is active"
@@ -149,7 +149,7 @@ def test_an_expected_failure_is_no_violation() -> None:
     report = check_policy(WaitsTooLong, expected_failures=reason, max_examples=5)
 
     report.assert_sound()
-    assert "keeps the contract, 8 laws judged" in str(report)
+    assert "keeps the contract, 8 promises judged" in str(report)
     assert "excuse: waits for one more" in str(report)
     (excused,) = (result for result in report.results if result.verdict is Verdict.EXCUSED)
     assert excused.message == "at start-up the wait is 65 (allowed 0..64)"

@@ -9,8 +9,9 @@ import typer
 
 _HELP = (
     "Run a scenario over seeds and say what lending GPUs is worth.\n\n"
-    "Exit status 1 when a run fails, or when a scenario that runs in full and as it is written "
-    "misses its thresholds."
+    "A scenario that runs in full and as it is written is held against its thresholds, and its "
+    "parameters are studied where it says so. Exit status 1 when it misses a threshold, or when a "
+    "run fails."
 )
 _FAILED_STATUS = 1
 _INTERRUPTED_STATUS = 130
@@ -38,7 +39,9 @@ def bench(
             metavar="NAME", help="Policy of the runs that lend GPUs: a name, or file.py:Class."
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(metavar="N", help="Runs of each kind.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Runs of each kind.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer prompts and seeds: under a minute.")
     ] = False,
@@ -50,8 +53,20 @@ def bench(
         Path | None, typer.Option(metavar="DIR", help="Write a report: summary, plots, result.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the event log of every run.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a log of every run: each event, and each decision with what it was made "
+            "from; in files of 256 MiB at most.",
+        ),
     ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Study the parameters also where something was replaced, and with --quick.",
+        ),
+    ] = False,
 ) -> None:
     """Load the scenario, run it, and exit with the status that the help text promises.
 
@@ -64,7 +79,14 @@ def bench(
     from swingshift.benchmarks.scenario import load_scenario  # noqa: PLC0415
     from swingshift.benchmarks.session import Outputs, Session  # noqa: PLC0415
 
-    loaded = load_scenario(scenario, overrides or (), quick=quick, policy=policy, seeds=seeds)
+    loaded = load_scenario(
+        scenario,
+        overrides or (),
+        quick=quick,
+        policy=policy,
+        seeds=seeds,
+        sensitivity=sensitivity,
+    )
     outputs = Outputs(json_file=json_file, report=out, logs=log)
     outputs.prepare()
     session = Session(loaded, outputs, screen=Console(), status=Console(stderr=True))

@@ -9,9 +9,9 @@ from typing import cast
 
 import attrs
 
-from swingshift.executors.app.assembly import executor_adapter
+from swingshift.executors.app.assembly import configured_executor
 from swingshift.executors.app.config_reference import join_key
-from swingshift.executors.app.configuration import dump_config, structure_config, structure_section
+from swingshift.executors.app.configuration import dump_config, dump_section, structure_config
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import UserError
 
@@ -27,7 +27,7 @@ def check_executor(config: RunConfig) -> None:
         UserError: There is no such executor, its keys or their values are not acceptable, or they
             do not fit the rest of the configuration.
     """
-    adapter, options = executor_adapter(config.executor.name), _options(config)
+    adapter, options = configured_executor(config)
 
     async def build() -> None:
         adapter.build(config, options)
@@ -45,7 +45,8 @@ def executor_parameters(config: RunConfig) -> dict[str, float]:
     Raises:
         UserError: There is no such executor, or its keys or their values are not acceptable.
     """
-    return dict(_numbers(_options(config), "executor"))
+    _, options = configured_executor(config)
+    return dict(_numbers(options, "executor"))
 
 
 def source_of(key: str, sources: Mapping[str, str]) -> str | None:
@@ -63,6 +64,10 @@ def with_parameter(config: RunConfig, key: str, value: float) -> RunConfig:
         ConfigError: The number is not acceptable.
     """
     whole = dump_config(config)
+    if key.startswith("executor."):
+        # written out, because a section may be the name of a preset
+        _, options = configured_executor(config)
+        whole["executor"] = {"name": config.executor.name, **dump_section(options)}
     *sections, name = key.split(".")
     section = whole
     for below in sections:
@@ -102,13 +107,6 @@ def _all_accept(configs: Sequence[RunConfig], key: str, value: float) -> bool:
     except UserError:
         return False
     return True
-
-
-def _options(config: RunConfig) -> object:
-    """Return the executor's own keys as the typed value that its adapter takes."""
-    adapter = executor_adapter(config.executor.name)
-    options: object = structure_section(adapter.options_type, config.executor.options, "executor")
-    return options
 
 
 def _numbers(value: object, key: str) -> Iterator[tuple[str, float]]:

@@ -17,11 +17,15 @@ import attrs
 
 from swingshift.executors.app.assembly import execute
 from swingshift.executors.app.run_log import RunLogWriter
+from swingshift.executors.runtime.deadlines import UnexpectedDeadlineError
 from swingshift.executors.runtime.run import RunOutcome, RunReport
-from swingshift.sdk.config import RunConfig
+from swingshift.sdk.config import RunConfig, RuntimeConfig
 from swingshift.sdk.errors import PolicyError, UserError
 
 _POLL_S = 0.2
+
+SEGMENT_BYTES = 256 << 20
+"""Size at which a run log goes on in another file."""
 
 OnProgress = Callable[[float, int, int], None]
 """Called with the share of the work done, from 0 to 1, the jobs that ended, and all jobs."""
@@ -35,7 +39,7 @@ class Job:
         name: Names it in messages and in its log.
         config: The whole configuration, seed included.
         policy: A registered name or ``file.py:Class`` in place of the configured policy.
-        log: File to write the run log to; None for no log.
+        log: First file of the run log; None for no log.
     """
 
     name: str
@@ -100,11 +104,13 @@ def run_job(job: Job, tell: Callable[[float], None]) -> RunReport | JobFailure:
                 job.config,
                 policy=job.policy,
                 name=job.name,
-                event_sinks=[stack.enter_context(RunLogWriter(job.log))] if job.log else [],
+                event_sinks=[stack.enter_context(_log(job.log))] if job.log else [],
                 metric_sinks=(_Share(job.config, tell),),
             )
     except UserError as error:
         return JobFailure(job=job.name, reason=str(error), is_user_error=True)
+    except UnexpectedDeadlineError as error:
+        return JobFailure(job=job.name, reason=_explain_deadline(error, job.config.runtime))
     except PolicyError as error:
         return JobFailure(job=job.name, reason=str(error), details=_traceback(error.__cause__))
     # A failure is a value: the class of an exception may be unknown in the other process.
@@ -114,6 +120,20 @@ def run_job(job: Job, tell: Callable[[float], None]) -> RunReport | JobFailure:
     if report.outcome is RunOutcome.FAILED:
         return JobFailure(job=job.name, reason=report.reason)
     return report
+
+
+def _log(path: Path) -> RunLogWriter:
+    return RunLogWriter(path, max_bytes=SEGMENT_BYTES)
+
+
+def _explain_deadline(error: UnexpectedDeadlineError, deadlines: RuntimeConfig) -> str:
+    """Return what took too long, and the keys that may have allowed it too little."""
+    keys = [
+        f"runtime.{name}"
+        for name, value in attrs.asdict(deadlines).items()
+        if name.endswith("_deadline_s") and f"within {value:g} s" in str(error)
+    ]
+    return f"{error}; raise {' or '.join(keys)}" if keys else str(error)
 
 
 def _traceback(error: BaseException | None) -> str:

@@ -19,6 +19,7 @@ from swingshift.benchmarks.scenario_section import (
     BenchmarkSection,
     ComparisonSection,
     RunSection,
+    SensitivitySection,
 )
 from swingshift.executors.app.assembly import build_configured_policy, find_policy
 from swingshift.executors.app.configuration import (
@@ -35,6 +36,7 @@ from swingshift.sdk.metrics import METRICS
 _SCENARIOS = Path(__file__).with_name("scenarios")
 _SUFFIXES = (".yaml", ".yml")
 _SWITCH = "async_training.use_dynamic_resource_scheduling"
+_NAMES_RUNS = ("benchmark.runs", "benchmark=")
 _QUICK_PROMPTS, _QUICK_SEEDS = 3000, 2
 
 NO_POLICY = "none"
@@ -74,6 +76,7 @@ class Scenario:
         name: The packaged name, or the path as given.
         section: The ``benchmark`` section, complete.
         runs: What is compared, in the file's order.
+        study: The sensitivity study to make; None for none.
         is_quick: Whether it was cut down for a quick answer.
         is_as_written: Whether nothing but the number of seeds was replaced: neither keys nor the
             policy nor, for a quick answer, the size.
@@ -82,6 +85,7 @@ class Scenario:
     name: str
     section: BenchmarkSection
     runs: tuple[ScenarioRun, ...]
+    study: SensitivitySection | None
     is_quick: bool
     is_as_written: bool
 
@@ -103,6 +107,7 @@ def load_scenario(
     quick: bool = False,
     policy: str | None = None,
     seeds: int | None = None,
+    sensitivity: bool = False,
 ) -> Scenario:
     """Return a scenario with everything in it checked: a run of it can fail, but not be refused.
 
@@ -112,6 +117,8 @@ def load_scenario(
         quick: Whether to cut it down as its section says.
         policy: A registered name or ``file.py:Class``, for every run that lends GPUs.
         seeds: Repetitions of each run, in place of those of the file.
+        sensitivity: Whether to study the parameters in any case. Otherwise that is done where the
+            file asks for it and is run in full and as it is written.
 
     Raises:
         UserError: There is no such scenario, or something in it, in the overrides or in the policy
@@ -122,6 +129,8 @@ def load_scenario(
         find_policy(policy)
     repetitions = [] if seeds is None else [f"benchmark.seeds={seeds}"]
     section, rest = _read(path, [*overrides, *repetitions])
+    others = [item for item in overrides if not item.startswith(_NAMES_RUNS)]
+    _refuse_new_runs(section, _read(path, others)[0])
     if quick:
         cuts = _quick_overrides(section, rest)
         section, rest = _read(path, [*cuts, *overrides, *repetitions])
@@ -131,12 +140,14 @@ def load_scenario(
     if problems:
         raise ConfigError("\n".join(problems))
     changes = [item for item in overrides if not item.startswith("benchmark.seeds=")]
+    is_as_written = not (quick or policy or changes)
     return Scenario(
         name=name_or_path,
         section=section,
         runs=_runs(section, base, policy),
+        study=_study(section, sensitivity, is_as_written),
         is_quick=quick,
-        is_as_written=not (quick or policy or changes),
+        is_as_written=is_as_written,
     )
 
 
@@ -159,6 +170,17 @@ def _read(path: Path, overrides: Sequence[str]) -> tuple[BenchmarkSection, dict[
     rest = read_mapping(path, overrides)
     written = cast("Mapping[str, object]", rest.pop("benchmark", {}))
     return structure_section(BenchmarkSection, written, "benchmark"), rest
+
+
+def _refuse_new_runs(section: BenchmarkSection, written: BenchmarkSection) -> None:
+    """Refuse names of runs that only overrides have: a typo would be one run more."""
+    problems = [
+        f"benchmark.runs.{name}: {UnknownNameError('run', name, written.runs)}"
+        for name in section.runs
+        if name not in written.runs
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _as_overrides(values: Mapping[str, object]) -> list[str]:
@@ -192,6 +214,18 @@ def _completed(section: BenchmarkSection, base: RunConfig) -> BenchmarkSection:
     )
 
 
+def _study(
+    section: BenchmarkSection, is_asked_for: bool, is_as_written: bool
+) -> SensitivitySection | None:
+    if is_asked_for and not section.comparisons:
+        raise UserError(
+            "--sensitivity: the scenario compares no runs; add comparisons to its benchmark section"
+        )
+    if is_asked_for:
+        return section.sensitivity or SensitivitySection()
+    return section.sensitivity if is_as_written and section.comparisons else None
+
+
 def _runs(
     section: BenchmarkSection, base: RunConfig, policy: str | None
 ) -> tuple[ScenarioRun, ...]:
@@ -212,7 +246,7 @@ def _run(name: str, spec: RunSection, base: RunConfig, policy: str | None) -> Sc
         build_configured_policy(config, replacement)
     except UserError as error:
         lines = str(error).splitlines()
-        raise ConfigError("\n".join(f"run {name!r}: {line}" for line in lines)) from error
+        raise ConfigError("\n".join(f"{line} (run {name!r})" for line in lines)) from error
     return ScenarioRun(name=name, label=spec.label or name, config=config, policy=replacement)
 
 
@@ -230,7 +264,7 @@ def _problems(section: BenchmarkSection, base: RunConfig) -> Iterator[str]:
     moved = section.sensitivity.keys if section.sensitivity else ()
     for place, keys, known in (
         ("fitted", section.fitted, set(parameters)),
-        ("sensitivity.keys", moved, set(parameters)),
+        ("sensitivity.keys", moved, {*parameters, *sections}),
         ("sources", section.sources, {*parameters, *sections}),
     ):
         for key in keys:

@@ -141,7 +141,9 @@ class SensitivitySection:
     """How far the reductions move when a parameter of the modelled world moves."""
 
     prompts: int = attrs.field(
-        default=2000, validator=integer(ge=1), metadata=_help("Prompts of each run.")
+        default=2000,
+        validator=integer(ge=1),
+        metadata=_help("Prompts of each run; never more than the run itself has."),
     )
     seeds: int = attrs.field(
         default=1, validator=integer(ge=1), metadata=_help("Seeds, the same for every value.")
@@ -155,7 +157,10 @@ class SensitivitySection:
     keys: tuple[str, ...] = attrs.field(
         default=(),
         validator=_NAMES,
-        metadata=_help("Full dotted keys below executor; empty: all that are real numbers."),
+        metadata=_help(
+            "Full dotted keys below executor; a section stands for the real numbers in it, and an "
+            "empty list for all real numbers."
+        ),
     )
 
 
@@ -194,5 +199,6 @@ class BenchmarkSection:
         metadata=_help("Where the figures come from, by parameter or by section of them."),
     )
     sensitivity: SensitivitySection | None = attrs.field(
-        default=None, metadata=_help("The study of the parameters; null: none.")
+        default=None,
+        metadata=_help("The study that a run in full and as written makes; null: none."),
     )

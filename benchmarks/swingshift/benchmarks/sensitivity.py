@@ -1,7 +1,7 @@
 """How far the reductions move when one parameter of the modelled world moves, all else the same.
 
 Every variant runs the same prompts with the same seeds as the scenario's own values, so that what
-differs is the parameter and not the luck of the draw. Runs are shorter than the scenario's.
+differs is the parameter and not the luck of the draw. Runs are no longer than the scenario's.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ def study_sensitivity(
         The study, or why the scenario's own values do not run.
     """
     runs = _compared(scenario)
+    prompts = (run.config.rollout.total_rollout_steps for run in runs)
+    section = attrs.evolve(section, prompts=min(section.prompts, *prompts))
     values = _values(scenario, section)
     variants = [_Variant()]
     for key, value in values.items():
@@ -150,9 +152,12 @@ def _compared(scenario: Scenario) -> tuple[ScenarioRun, ...]:
 
 def _values(scenario: Scenario, section: SensitivitySection) -> dict[str, float]:
     parameters = executor_parameters(scenario.runs[0].config)
-    if section.keys:
-        return {key: parameters[key] for key in section.keys}
-    return {key: value for key, value in parameters.items() if type(value) is float}
+    whole = tuple(f"{key}." for key in section.keys or ("executor",))
+    return {
+        key: value
+        for key, value in parameters.items()
+        if key in section.keys or (key.startswith(whole) and type(value) is float)
+    }
 
 
 def _shares(section: SensitivitySection) -> tuple[float, float]:

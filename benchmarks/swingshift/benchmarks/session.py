@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import attrs
 from rich.console import Console
@@ -47,18 +49,31 @@ class Outputs:
         Raises:
             UserError: A place cannot be written to.
         """
-        if self.json_file is not None and self.json_file.is_dir():
-            raise UserError(f"--json {self.json_file}: is a folder; expected the name of a file")
-        file_folder = self.json_file.parent if self.json_file else None
-        for option, folder in (("json", file_folder), ("out", self.report), ("log", self.logs)):
-            if folder is None:
-                continue
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(
-                    f"--{option}: folder {folder} cannot be made: {error.strerror or error}"
-                ) from error
+        for option, folder in (("--out", self.report), ("--log", self.logs)):
+            if folder is not None:
+                with _writing(option, folder):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    with TemporaryFile(dir=folder):
+                        pass
+        if self.json_file is not None:
+            with _writing("--json", self.json_file):
+                self.json_file.parent.mkdir(parents=True, exist_ok=True)
+                is_new = not self.json_file.exists()
+                with self.json_file.open("a"):
+                    pass
+                if is_new:
+                    self.json_file.unlink()
+
+
+@contextmanager
+def _writing(option: str, path: Path) -> Iterator[None]:
+    """Turn the refusal of the system to write somewhere into one that names the option."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{option} {path}: cannot be written: {error.strerror or error}; name another place"
+        ) from error
 
 
 class Session:
@@ -111,10 +126,12 @@ class Session:
             self._screen.print(to_rich(verdicts_table(result)))
         outputs = self._outputs
         if outputs.json_file is not None:
-            outputs.json_file.write_text(to_json(result_document(result)), encoding="utf-8")
+            with _writing("--json", outputs.json_file):
+                outputs.json_file.write_text(to_json(result_document(result)), encoding="utf-8")
         study, is_studied = self._study()
         if outputs.report is not None:
-            summary, *_ = write_report(result, study, outputs.report)
+            with _writing("--out", outputs.report):
+                summary, *_ = write_report(result, study, outputs.report)
             self._say(f"The report is {summary}.")
         return self._conclude(result) and is_studied
 
@@ -131,8 +148,12 @@ class Session:
         refused = {failure.reason: None for failure in failures if failure.is_user_error}
         if refused:
             raise UserError("\n".join(refused))
+        jobs: dict[str, list[str]] = {}
         for failure in failures:
-            self._tell(f"run {failure.job} failed: {failure.reason}")
+            jobs.setdefault(failure.reason, []).append(failure.job)
+        for reason, (first, *others) in jobs.items():
+            more = f" and {len(others)} more" if others else ""
+            self._tell(f"run {first}{more} failed: {reason}")
         # The same fault in every run has the same traceback.
         for details in {failure.details: None for failure in failures if failure.details}:
             self._tell(details)
@@ -140,11 +161,12 @@ class Session:
     def _study(self) -> tuple[Sensitivity | None, bool]:
         """Make the sensitivity study, where one is asked for; say whether that went well."""
         scenario = self._scenario
-        section = scenario.section.sensitivity
-        if section is None or scenario.is_quick or not scenario.section.comparisons:
+        if scenario.study is None:
             return None, True
         with showing_progress(self._status, "sensitivity") as tell:
-            study = study_sensitivity(scenario, section, workers=self._workers, on_progress=tell)
+            study = study_sensitivity(
+                scenario, scenario.study, workers=self._workers, on_progress=tell
+            )
         if isinstance(study, JobFailure):
             self._explain([study])
             return None, False

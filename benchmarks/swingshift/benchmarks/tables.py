@@ -19,6 +19,7 @@ from swingshift.benchmarks.statistics import median_over_cycles
 from swingshift.benchmarks.wording import (
     show_metric,
     show_metric_spread,
+    show_number,
     show_spread,
     show_wall_clocks,
 )
@@ -35,6 +36,9 @@ _METRIC_ROWS = (
     ("Wait for samples, GPUs held", "timing_s/gen"),
     ("Weight sync", "timing_s/param_sync"),
 )
+# Words longer than this are broken where a terminal is narrow.
+_WORD_WIDTH = 12
+
 _QUEUE = "dynamic_resource/mq_size"
 
 
@@ -48,7 +52,9 @@ class Table:
         rows: As many cells each as there are columns.
         note: What a reader has to know about the figures; empty for nothing.
         text_columns: How many columns from the left are text.
-        wrapped: Columns whose cells may be broken into lines where a terminal is narrow.
+        wrapped: Columns whose cells may be broken into lines where a terminal is narrow, as every
+            heading may.
+        wrapped_rows: Rows whose cells may be, too.
     """
 
     title: str
@@ -57,6 +63,7 @@ class Table:
     note: str = ""
     text_columns: int = 1
     wrapped: tuple[int, ...] = ()
+    wrapped_rows: tuple[int, ...] = ()
 
 
 def runs_table(result: BenchmarkResult) -> Table:
@@ -70,7 +77,8 @@ def runs_table(result: BenchmarkResult) -> Table:
         title="Runs",
         columns=("", *(run.label for run in runs)),
         rows=(
-            row("Policy", lambda run: run.run.policy_name),
+            # The class alone of file.py:Class, since a path may be of any length.
+            row("Policy", lambda run: run.run.policy_name.rpartition(":")[2]),
             ("Wall clock", *show_wall_clocks([run.wall_clock_s for run in runs])),
             row("Trained samples", lambda run: show_spread(run.trained_samples, digits=0)),
             row("Unused samples", lambda run: show_spread(run.unused_samples, digits=0)),
@@ -82,6 +90,7 @@ def runs_table(result: BenchmarkResult) -> Table:
             f"{_seeds(result.scenario.seeds)}; times are per cycle."
         ),
         wrapped=(0,),
+        wrapped_rows=(0,),
     )
 
 
@@ -97,7 +106,7 @@ def verdicts_table(result: BenchmarkResult) -> Table:
         columns=tuple(columns[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in rows),
         text_columns=5,
-        wrapped=(0, 4),
+        wrapped=(0, 1, 4),
     )
 
 
@@ -119,6 +128,7 @@ def sensitivity_table(study: Sensitivity, labels: Mapping[str, str]) -> Table:
         ),
         rows=tuple(_sensitivity_row(row, len(study.comparisons)) for row in study.rows),
         note=_sensitivity_note(study),
+        wrapped=(0,),
     )
 
 
@@ -132,7 +142,7 @@ def parameters_table(scenario: Scenario) -> Table:
         rows=tuple(
             (
                 _short(key),
-                f"{value:g}",
+                show_number(value),
                 "fitted to the published results"
                 if key in section.fitted
                 else source_of(key, section.sources) or "",
@@ -167,11 +177,24 @@ def to_rich(table: Table) -> RichTable:
             Text(heading),
             justify="left" if index < table.text_columns else "right",
             overflow="fold",
-            no_wrap=index not in table.wrapped,
+            min_width=_least_width(table, index),
         )
     for row in table.rows:
         shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     return shown
+
+
+def _least_width(table: Table, column: int) -> int:
+    """Return how wide a column must be to show each figure in one piece, and text by the word."""
+    least = _width_of_words(table.columns[column])
+    for index, row in enumerate(table.rows):
+        is_text = column in table.wrapped or index in table.wrapped_rows
+        least = max(least, _width_of_words(row[column]) if is_text else len(row[column]))
+    return least
+
+
+def _width_of_words(text: str) -> int:
+    return min(_WORD_WIDTH, max(map(len, text.split()), default=0))
 
 
 def to_markdown(table: Table) -> str:
@@ -218,7 +241,8 @@ def _sensitivity_row(row: SensitivityRow, comparisons: int) -> tuple[str, ...]:
         f"{_show_shift(row.lower, index)} / {_show_shift(row.higher, index)}"
         for index in range(comparisons)
     ]
-    return (_short(row.key) + (" (fitted)" if row.is_fitted else ""), f"{row.value:g}", *cells)
+    name = _short(row.key) + (" (fitted)" if row.is_fitted else "")
+    return (name, show_number(row.value), *cells)
 
 
 def _short(key: str) -> str:
@@ -249,13 +273,13 @@ def _sensitivity_note(study: Sensitivity) -> str:
     seeds = _seeds(section.seeds, "common ")
     sentences = [f"{section.prompts:,} prompts per run, {seeds}."]
     shifts = [(_short(row.key), shift) for row in study.rows for shift in (row.lower, row.higher)]
-    clipped = [f"{key} to {shift.value:g}" for key, shift in shifts if shift.is_clipped]
+    clipped = [f"{key} to {show_number(shift.value)}" for key, shift in shifts if shift.is_clipped]
     if clipped:
         sentences.append(f"* only as far as the parameter's limits allow: {', '.join(clipped)}.")
     if study.zeros:
         sentences.append(f"Not moved, because they are 0: {', '.join(map(_short, study.zeros))}.")
     sentences += [
-        f"Failed with {key}={shift.value:g}: {shift.problem}."
+        f"Failed with {key}={show_number(shift.value)}: {shift.problem}."
         for key, shift in shifts
         if shift.problem
     ]

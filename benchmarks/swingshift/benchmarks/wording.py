@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from swingshift.benchmarks.statistics import Spread
@@ -42,6 +43,14 @@ def show_wall_clocks(values: Sequence[Spread]) -> tuple[str, ...]:
     unit, unit_s = ("h", 3600.0) if longest_s >= 3600.0 else ("s", 1.0)
     digits = 2 if longest_s / unit_s < 10.0 else 1
     return tuple(f"{show_spread(value, 1.0 / unit_s, digits)} {unit}" for value in values)
+
+
+def show_number(value: float) -> str:
+    """Return a number in few characters, as a file can hold it: 0.05, 30000, 148e12, 20e-6."""
+    if value == 0.0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.6g}"
+    exponent = 3 * math.floor(math.log10(abs(value)) / 3.0)
+    return f"{value / 10.0**exponent:.6g}e{exponent}"
 
 
 def show_percent(share: float) -> str:

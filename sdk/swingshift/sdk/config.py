@@ -222,6 +222,9 @@ class RuntimeConfig:
     restart_attempts: int = _count(
         3, "Restarts of a replica until it serves again; after that it stays away.", ge=0
     )
+    validation_lends: bool = _switch(
+        False, "Lend the trainer's GPUs for validation where the policy does not."
+    )
     request_retries: int = _count(
         3, "Times a failed request is tried again before its sample is given up.", ge=0
     )

@@ -192,14 +192,14 @@ class Rebalanced:
 
 @attrs.frozen
 class RequestRouted:
-    """The balancer gave a request to a replica: an attempt began.
+    """The balancer gave a request to a replica: an attempt at a turn of a response began.
 
     Attributes:
-        request: Sample and response: ``17/3``.
+        request: Sample and response: ``17/3``; the same for every turn of its episode.
         replica: Where it went.
         epoch: Stay in routing under which it went there.
-        attempt: Number of the attempt at this response, from 1.
-        resumed_tokens: Tokens the response already has from earlier attempts.
+        attempt: Number of the attempt at this response, from 1, over all turns.
+        resumed_tokens: Generated tokens the response already has from earlier attempts and turns.
     """
 
     kind: ClassVar[str] = "request_routed"
@@ -264,7 +264,7 @@ class SampleQueued:
         longest_response_tokens: Tokens of its longest response.
         first_version: Oldest parameter version that generated one of its tokens.
         last_version: Newest parameter version that generated one of its tokens.
-        resumed_responses: Responses that took more than one attempt.
+        resumed_responses: Responses that took more attempts than turns.
     """
 
     kind: ClassVar[str] = "sample_queued"
@@ -439,6 +439,38 @@ class CycleEnded:
 
 
 @attrs.frozen
+class ValidationStarted:
+    """Validation began on all serving replicas; its time counts for no rollout metric.
+
+    Attributes:
+        version: The parameter version it judges.
+    """
+
+    kind: ClassVar[str] = "validation_started"
+    version: int
+
+
+@attrs.frozen
+class ValidationEnded:
+    """Validation ended.
+
+    Attributes:
+        version: The parameter version it judged.
+        answered: Prompts that got an answer.
+        prompts: Prompts of the validation set.
+        mean_reward: Over the answers; null without any.
+        duration_s: Seconds it took, lending included.
+    """
+
+    kind: ClassVar[str] = "validation_ended"
+    version: int
+    answered: int
+    prompts: int
+    mean_reward: float | None
+    duration_s: float
+
+
+@attrs.frozen
 class PolicyDecided:
     """The policy was asked, and the guard made a decision of the answer.
 
@@ -511,6 +543,8 @@ Event = (
     | BatchTrained
     | FitStepEnded
     | CycleEnded
+    | ValidationStarted
+    | ValidationEnded
     | PolicyDecided
     | GpuStateChanged
     | Advisory
@@ -541,6 +575,8 @@ EVENT_TYPES: Mapping[str, type[Event]] = {
         BatchTrained,
         FitStepEnded,
         CycleEnded,
+        ValidationStarted,
+        ValidationEnded,
         PolicyDecided,
         GpuStateChanged,
         Advisory,

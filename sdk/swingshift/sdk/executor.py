@@ -16,7 +16,7 @@ from typing import NamedTuple
 import attrs
 
 from swingshift.sdk.errors import SwingshiftError
-from swingshift.sdk.validators import InvalidValueError
+from swingshift.sdk.validators import InvalidValueError, integer
 
 
 class ExecutorError(SwingshiftError):
@@ -153,8 +153,26 @@ class Prompt(NamedTuple):
     handle: str
 
 
+@attrs.frozen(kw_only=True)
+class Observation:
+    """What an episode puts between two turns: the output of a tool, as the model will read it.
+
+    It is context, and nobody is trained on it.
+
+    Attributes:
+        handle: Where the adapter finds its tokens, those of the chat template included.
+        tokens: How many there are; they count against the budget of the response.
+    """
+
+    handle: str
+    tokens: int = attrs.field(validator=integer(ge=0))
+
+
 class GenerationRequest(NamedTuple):
-    """One attempt at one response.
+    """One attempt at one turn of one response.
+
+    The context is the prompt, then ``generated_tokens`` and ``observed_tokens`` in the order they
+    came.
 
     Attributes:
         request_id: Unique among requests in flight; the same for every attempt at one response.
@@ -162,8 +180,12 @@ class GenerationRequest(NamedTuple):
         response_index: Which of the prompt's ``rollout.n`` responses this is.
         max_new_tokens: Tokens this attempt may still add; the budget of the response less what it
             has.
-        generated_tokens: Tokens the response already has from earlier attempts.
-        resume_from: Handle of what earlier attempts generated; None starts from the prompt.
+        generated_tokens: Tokens the response already has from earlier attempts and turns.
+        resume_from: Handle of what there is of the response; None starts from the prompt.
+        turn: Which turn of its episode this is, from 0.
+        observed_tokens: Tokens of all observations so far, those of ``observation`` included.
+        observation: What to put after ``resume_from`` before generating; None when there is
+            nothing new.
     """
 
     request_id: str
@@ -172,14 +194,18 @@ class GenerationRequest(NamedTuple):
     max_new_tokens: int
     generated_tokens: int = 0
     resume_from: str | None = None
+    turn: int = 0
+    observed_tokens: int = 0
+    observation: Observation | None = None
 
 
 class Generation(NamedTuple):
-    """What one attempt produced; none, a part or all of a response.
+    """What one attempt produced; none, a part or all of a turn.
 
     Attributes:
-        handle: Names the response so far, earlier attempts included; valid for
-            `GenerationRequest.resume_from`.
+        handle: Names the response so far, earlier attempts and observations included, also when
+            nothing was added; valid for `GenerationRequest.resume_from`, and takes the place of
+            the handle that was resumed from.
         new_tokens: Tokens this attempt added.
         finish_reason: Why it ended.
         spans: The new tokens by parameter version, in order; they sum to ``new_tokens``.
@@ -205,21 +231,72 @@ class Progress(NamedTuple):
     tokens: int
 
 
+class Insertion(NamedTuple):
+    """Tokens in a response that nobody generated.
+
+    Attributes:
+        position: Generated tokens before them.
+        tokens: How many there are.
+    """
+
+    position: int
+    tokens: int
+
+
+class Segment(NamedTuple):
+    """A run of tokens in a response that are all trained on, or all not."""
+
+    tokens: int
+    is_trainable: bool
+
+
 @attrs.frozen(kw_only=True)
 class Episode:
-    """One finished response.
+    """A response up to the end of a turn: all of its turns, with what was put between them.
 
     Attributes:
         handle: Where the adapter finds its tokens and log-probs.
-        tokens: Generated tokens.
+        tokens: Generated tokens; they are what is trained on.
         spans: Generated tokens by parameter version, in order.
-        attempts: Generation attempts it took, 1 when it was never interrupted.
+        attempts: Generation attempts it took, as many as turns when it was never interrupted.
+        turns: Turns it has.
+        insertions: Observations between its turns, in order; nobody is trained on them.
+        finish_reason: Why the last turn ended: STOP by itself, LENGTH because the budget of the
+            response is used up. After LENGTH there is no further turn.
     """
 
     handle: str
     tokens: int
     spans: tuple[VersionSpan, ...]
     attempts: int
+    turns: int = 1
+    insertions: tuple[Insertion, ...] = ()
+    finish_reason: FinishReason = FinishReason.STOP
+
+    @property
+    def observed_tokens(self) -> int:
+        """Tokens that were put between turns."""
+        return sum(insertion.tokens for insertion in self.insertions)
+
+    @property
+    def response_tokens(self) -> int:
+        """Everything after the prompt, generated or not: what counts against the budget."""
+        return self.tokens + self.observed_tokens if self.insertions else self.tokens
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The tokens after the prompt in order, marked as trainable or not; no run is empty."""
+        segments, done = [], 0
+        for position, tokens in self.insertions:
+            segments += [Segment(position - done, True), Segment(tokens, False)]
+            done = position
+        segments.append(Segment(self.tokens - done, True))
+        return tuple(segment for segment in segments if segment.tokens)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a turn was aborted and resumed, or the episode began again."""
+        return self.attempts > self.turns
 
 
 @attrs.frozen(kw_only=True)
@@ -269,6 +346,12 @@ class Sample:
     def generated_tokens(self) -> int:
         """Generated tokens over all responses."""
         return sum(episode.tokens for episode in self.episodes)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens a trainer computes on: of every response with its prompt and observations."""
+        responses = sum(episode.response_tokens for episode in self.episodes)
+        return responses + self.prompt.tokens * len(self.episodes)
 
 
 @attrs.frozen(kw_only=True)
@@ -337,7 +420,10 @@ class Executor(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Release everything. Called once, last; idempotent, also after a failed `start`."""
+        """Release everything, and end what is under way. Called last.
+
+        Idempotent, also after a failed `start`.
+        """
 
     @abstractmethod
     def events(self) -> AsyncIterator[CapacityEvent]:
@@ -345,13 +431,17 @@ class Executor(ABC):
 
     @abstractmethod
     async def generate(self, replica: str, request: GenerationRequest) -> Generation:
-        """Generate one response, or continue one.
+        """Generate one turn of a response, or continue one.
 
-        Returns when the response ends or is aborted. A request sent to a paused replica waits
-        there. Cancelling the call aborts the request and drops what it produced.
+        Returns when the turn ends or is aborted. A request sent to a paused replica waits there.
+        Cancelling the call aborts the request and drops what it produced. Between the turns of an
+        episode nothing is held on a replica; the next turn may come to another one, which then has
+        the whole context to compute.
 
         Raises:
             ReplicaLostError: The replica died; nothing of this attempt can be resumed.
+            ExecutorError: The replica is not awake, or has had no weight sync since it was started
+                or restarted.
         """
 
     @abstractmethod
@@ -405,8 +495,9 @@ class Executor(ABC):
     ) -> Mapping[str, SyncOutcome]:
         """Send the trainer's weights to replicas; one call enters both sides of the collective.
 
-        Returns only when the trainer side is released. When it raises or is cancelled, the replicas
-        of the call are indeterminate and the caller kills them before any retry.
+        Called while the trainer's parameters are on its GPUs. Returns only when the trainer side
+        is released. When it raises or is cancelled, the replicas of the call are indeterminate and
+        the caller kills them before any retry.
         """
 
     @abstractmethod

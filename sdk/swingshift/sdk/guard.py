@@ -42,7 +42,11 @@ class Reclaim:
         self._void = False
 
     def evaluate(
-        self, ctx: DynamicScheduleContext, *, deadline_reached: bool = False
+        self,
+        ctx: DynamicScheduleContext,
+        *,
+        queue_size: int | None = None,
+        deadline_reached: bool = False,
     ) -> int | None:
         """Return how many samples must be buffered before the fit step may begin.
 
@@ -51,6 +55,7 @@ class Reclaim:
 
         Args:
             ctx: A new snapshot.
+            queue_size: Samples buffered; read from the snapshot's telemetry where it is None.
             deadline_reached: Whether the caller has waited as long as it may.
 
         Returns:
@@ -73,7 +78,7 @@ class Reclaim:
         if reply.value or ctx.only_hybrid:
             self._tell(reply.decision(True, ctx, "only_hybrid"))
             return self._bounded_wait(ctx, deadline_reached)
-        overruled = _why_now(ctx, deadline_reached)
+        overruled = _why_now(ctx, _queued(ctx, queue_size), deadline_reached)
         self._tell(reply.decision(bool(overruled), ctx, overruled))
         return 0 if overruled else None
 
@@ -172,7 +177,10 @@ class GuardedPolicy:
     def should_activate_after_step(
         self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
     ) -> bool:
-        """Return whether to lend at this weight sync; always ``True`` without standalone replicas.
+        """Return whether to lend at this weight sync.
+
+        Always ``True`` without standalone replicas, always ``False`` when the queue holds already
+        all that can still come.
 
         Args:
             global_steps: The parameter version about to be synced.
@@ -190,10 +198,13 @@ class GuardedPolicy:
             global_steps,
             ctx,
         )
-        lends = reply.value or ctx.only_hybrid
+        # with everything there is in the queue already, a lent GPU would have nothing to do
+        is_pointless = ctx.telemetry is not None and ctx.attainable_samples == _queued(ctx, None)
+        lends = (reply.value or ctx.only_hybrid) and not is_pointless
         if lends:
             self._next |= {"request_rebalance"}
-        self._interviewer.tell(reply.decision(lends, ctx, "only_hybrid"))
+        rule = "nothing can come" if is_pointless else "only_hybrid"
+        self._interviewer.tell(reply.decision(lends, ctx, rule))
         return lends
 
     def request_rebalance(self, global_steps: int, ctx: DynamicScheduleContext) -> Rebalance | None:
@@ -222,7 +233,8 @@ class GuardedPolicy:
 
         Args:
             global_steps: The parameter version just synced.
-            ctx: A new snapshot.
+            ctx: The snapshot of this cycle's `should_activate_after_step`, with the durations of
+                the switches since.
 
         Raises:
             CallOrderError: This cycle's `should_activate_after_step` has not been asked.
@@ -255,8 +267,13 @@ class GuardedPolicy:
             self._reclaim.end()
 
 
-def _why_now(ctx: DynamicScheduleContext, deadline_reached: bool) -> str:
-    queued = ctx.telemetry.queue_size if ctx.telemetry is not None else 0
+def _queued(ctx: DynamicScheduleContext, queue_size: int | None) -> int:
+    if queue_size is not None:
+        return queue_size
+    return ctx.telemetry.queue_size if ctx.telemetry is not None else 0
+
+
+def _why_now(ctx: DynamicScheduleContext, queued: int, deadline_reached: bool) -> str:
     if deadline_reached:
         return "deadline"
     if ctx.attainable_samples is not None and queued >= ctx.attainable_samples:

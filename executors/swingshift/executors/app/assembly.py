@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from swingshift.executors.app.structuring import show_value
 from swingshift.executors.runtime.adapter import ExecutorAdapter
 from swingshift.executors.runtime.run import RunReport, TrainingRun
 from swingshift.sdk.config import RunConfig
-from swingshift.sdk.errors import ConfigError, UnknownNameError, UserError
+from swingshift.sdk.errors import ConfigError, UnknownNameError, UserError, did_you_mean
 from swingshift.sdk.events import EventSink, MetricSink
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 from swingshift.sdk.registry import (
@@ -62,9 +63,7 @@ def execute(
         UserError: The executor, its options or the policy cannot be used.
         PolicyError: The policy failed on modelled time.
     """
-    with _naming("executor.name"):
-        adapter = executor_adapter(config.executor.name)
-    options: object = structure_section(adapter.options_type, config.executor.options, "executor")
+    adapter, options = configured_executor(config)
     chosen = build_configured_policy(config, policy)
 
     async def run() -> RunReport:
@@ -83,6 +82,19 @@ def execute(
 
     with asyncio.Runner(loop_factory=adapter.loop_factory()) as runner:
         return runner.run(run())
+
+
+def configured_executor(config: RunConfig) -> tuple[ExecutorAdapter, object]:
+    """Return the adapter that a configuration asks for, and its own keys as the value it takes.
+
+    Raises:
+        ConfigError: There is no such executor, or its keys or their values are not acceptable; a
+            line for each, with the full dotted key.
+    """
+    with _naming("executor.name"):
+        adapter = executor_adapter(config.executor.name)
+    options: object = structure_section(adapter.options_type, config.executor.options, "executor")
+    return adapter, options
 
 
 def executor_adapter(name: str) -> ExecutorAdapter:
@@ -137,21 +149,39 @@ def build_configured_policy(
         UserError: There is no such policy.
         ConfigError: The ``policy`` section does not fit its constructor; a line for each key.
     """
-    settings = config.async_training
-    if not settings.use_dynamic_resource_scheduling:
+    if not config.async_training.use_dynamic_resource_scheduling:
         return None
+    return configured_policy_factory(config, name_or_path)()
+
+
+def configured_policy_factory(
+    config: RunConfig, name_or_path: str | None = None
+) -> Callable[[], DynamicSchedulePolicyBase]:
+    """Return what builds a policy as a configuration asks for it, a new one at each call.
+
+    The policy is looked up once. Only building it can still raise `ConfigError`.
+
+    Args:
+        config: Names the policy, its arguments and what every policy is offered.
+        name_or_path: A registered name or ``file.py:Class``, in place of the configured policy.
+
+    Raises:
+        UserError: There is no such policy.
+        ConfigError: The ``policy`` section does not fit its constructor; a line for each key.
+    """
     if name_or_path is None:
         with _naming(_POLICY_KEY):
-            cls = find_policy(settings.dynamic_schedule_policy)
+            cls = find_policy(config.async_training.dynamic_schedule_policy)
     else:
         cls = find_policy(name_or_path)
     problems = tuple(_argument_problems(cls, config))
     if problems:
         raise ConfigError("\n".join(problems))
-    return _construct(cls, config)
+    return partial(_construct, cls, config)
 
 
 def _argument_problems(cls: type[DynamicSchedulePolicyBase], config: RunConfig) -> Iterator[str]:
+    own = [item.name for item in policy_parameters(cls) if item.name not in _SET_ELSEWHERE]
     for name, value in config.policy.items():
         if name in _SET_ELSEWHERE:
             yield (
@@ -161,13 +191,20 @@ def _argument_problems(cls: type[DynamicSchedulePolicyBase], config: RunConfig) 
             continue
         try:
             check_policy_arguments(cls, [name])
-        except ConfigError as error:
-            yield f"policy.{name}: unknown key (value {show_value(value)}); {error}"
+        except ConfigError:
+            yield (
+                f"policy.{name}: unknown key (value {show_value(value)}); policy {cls.__name__} "
+                f"takes no argument {name!r}{did_you_mean(name, own)}; "
+                f"it takes: {', '.join(own) or 'none'}"
+            )
     for parameter in policy_parameters(cls):
         is_given = parameter.name in config.policy or parameter.name in _SET_ELSEWHERE
         if parameter.required and not is_given:
             kind = f" ({parameter.annotation})" if parameter.annotation else ""
-            yield f"policy.{parameter.name}: missing; policy {cls.__name__} needs it{kind}"
+            yield (
+                f"policy.{parameter.name}: missing; policy {cls.__name__} needs the argument "
+                f"{parameter.name}{kind}: set policy.{parameter.name}, or give it a default"
+            )
 
 
 def _construct(

@@ -5,7 +5,7 @@ A part adds a command with an entry point of the group ``swingshift.commands``: 
 module it is in, must import nothing heavy; a command imports what it needs when it is called.
 
 Exit statuses: 0 done, 1 a fault (with a traceback), 2 something the user wrote (a line for each
-problem), 130 interrupted.
+problem), 130 interrupted. A command chooses its own with ``typer.Exit``, or returns it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from swingshift.executors.app import commands
+from swingshift.executors.app.misuse import USAGE_ERROR, describe_misuse
 from swingshift.sdk.errors import UserError
 from swingshift.sdk.validators import InvalidValueError
 
@@ -25,7 +26,7 @@ COMMAND_GROUP = "swingshift.commands"
 """The entry-point group in which a distribution names functions that add commands."""
 
 _LOGGER = logging.getLogger("swingshift")
-_USER_ERROR_STATUS = 2
+_FAULT_STATUS, _USER_ERROR_STATUS = 1, 2
 _EPILOG = "Example: [bold]swingshift bench published --quick --policy fixed_ratio[/bold]"
 
 
@@ -34,13 +35,23 @@ def main() -> None:
     _log_to_stderr()
     app = make_app()
     try:
-        app()
+        status: object = app(prog_name="swingshift", standalone_mode=False)
     except (UserError, InvalidValueError) as error:
         if _LOGGER.isEnabledFor(logging.DEBUG):
             raise
         for line in str(error).splitlines():
             typer.echo(f"error: {line}", err=True)
         sys.exit(_USER_ERROR_STATUS)
+    except USAGE_ERROR as error:
+        line = describe_misuse(error)
+        # without one, the help that was asked for stands in its place
+        if line:
+            typer.echo(f"error: {line}", err=True)
+        sys.exit(_USER_ERROR_STATUS)
+    except typer.Abort:
+        typer.echo("aborted", err=True)
+        sys.exit(_FAULT_STATUS)
+    sys.exit(status if type(status) is int else 0)
 
 
 def make_app() -> typer.Typer:

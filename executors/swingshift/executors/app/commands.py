@@ -1,4 +1,4 @@
-"""The commands that need nothing but the contracts: ``policies`` and ``init``."""
+"""The commands ``policies`` and ``init``, and where those of other modules here are added."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swingshift.executors.app import check
 from swingshift.sdk.errors import UserError
 from swingshift.sdk.registry import PolicyParameter, policy_class, policy_names, policy_parameters
 
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the root application."""
     app.command(epilog="Example: [bold]swingshift policies[/bold]")(policies)
     app.command(epilog="Example: [bold]swingshift init my_study[/bold]")(init)
+    check.register(app)
 
 
 def policies() -> None:
@@ -63,12 +65,14 @@ def init(
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {error.filename}: {error.strerror}") from error
+    policy = f"{directory}/my_policy.py:MyPolicy"
     typer.echo(
         f"Wrote {', '.join(str(directory / name) for name in STARTER_FILES)}\n\n"
-        f"Run the scenario:  swingshift bench {directory}/scenario.yaml\n"
-        f"with the policy:   swingshift bench {directory}/scenario.yaml"
-        f" --policy {directory}/my_policy.py:MyPolicy\n"
-        f"Test the policy:   python -m pytest {directory}"
+        "Ten minutes from here to a policy of your own:\n"
+        f"1. change it:     {policy.partition(':')[0]}\n"
+        f"2. prove it:      swingshift check {policy}\n"
+        f"3. see its worth: swingshift bench {directory}/scenario.yaml --policy {policy}\n"
+        f"4. keep it sound: python -m pytest {directory}"
     )
 
 

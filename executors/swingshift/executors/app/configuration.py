@@ -19,11 +19,23 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from swingshift.executors.app.config_reference import join_key
 from swingshift.executors.app.known_keys import KNOWN_KEYS, KnownKey
-from swingshift.executors.app.structuring import dump_config, show_value, structure_section
+from swingshift.executors.app.structuring import (
+    dump_config,
+    dump_section,
+    show_value,
+    structure_section,
+)
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import ConfigError
 
-__all__ = ["dump_config", "load_config", "read_mapping", "structure_config", "structure_section"]
+__all__ = [
+    "dump_config",
+    "dump_section",
+    "load_config",
+    "read_mapping",
+    "structure_config",
+    "structure_section",
+]
 
 _log = logging.getLogger(__name__)
 

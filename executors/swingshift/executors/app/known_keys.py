@@ -57,6 +57,7 @@ _LAYOUT = "the trainer is split by tensors, pipeline stages, experts and data al
 _LEARNING = "how the model learns is the executor's; set it under executor"
 _MODEL = "the model is the executor's; describe it under executor"
 _PROMPTS = "what the prompts are is the executor's; set it under executor"
+_CRITIC = "whether a critic is trained is the executor's; set it under executor"
 _REWARD = "rewards come from the task; set it under executor"
 _TUNING = "the engine is tuned by the executor; set it under executor"
 _TRAINER_TUNING = "the trainer's engine is tuned by the executor; set it under executor"
@@ -121,7 +122,7 @@ _ACCEPTED = (
         "checkpoint_engine trace skip_dump_dir skip_tokenizer_init profiler prometheus "
         "quantization quantization_config_file use_block_quant_rollout layer_name_map",
     ),
-    *_accept("no critic is trained", "", "critic"),
+    *_accept(_CRITIC, "", "critic"),
     *_accept(_REWARD, "", "reward reward_model reward_manager custom_reward_function"),
     *_accept(_LEARNING, "", "algorithm"),
     *_accept(
@@ -149,7 +150,11 @@ _ACCEPTED = (
     *_accept(
         "the length of a run is rollout.total_rollout_steps prompts", "trainer.", "total_epochs"
     ),
-    *_accept("validation runs between cycles alone", "trainer.", "val_before_train"),
+    *_accept(
+        "validation runs after every trainer.test_freq weight syncs, never before training",
+        "trainer.",
+        "val_before_train",
+    ),
     *_accept(
         _NOT_RAY,
         "trainer.",
@@ -191,25 +196,32 @@ _REFUSED = (
     ),
     _refuse("every response of a prompt is waited for", f"{_ENGINE}over_sample_rate", 0),
     _refuse("responses are always generated", f"{_ENGINE}skip_rollout", False),
-    _refuse("no critic is trained", "critic.enable", False, None),
+    _refuse(_CRITIC, "critic.enable", False, None),
     _refuse(
         "no reward model holds GPUs; rewards come from the task",
         "reward_model.enable",
         False,
         None,
     ),
-    _refuse("advantages are relative to the group; no critic", "algorithm.adv_estimator", "grpo"),
+    _refuse(
+        "advantages are relative to the group of a prompt's responses",
+        "algorithm.adv_estimator",
+        "grpo",
+    ),
     _refuse("a sample is never filtered out", "algorithm.filter_groups.enable", False),
     _refuse("a sample is never filtered out", "filter"),
     _refuse("a sample is never filtered out", "super_sample"),
     _refuse(
-        "validation runs on the serving replicas", "async_training.use_trainer_do_validate", False
+        "validation runs on the serving replicas; runtime.validation_lends=true adds the trainer's "
+        "GPUs",
+        "async_training.use_trainer_do_validate",
+        False,
     ),
     _refuse("write trainer.test_freq", "rollout.test_freq"),
     _refuse(
         "write rollout.total_rollout_steps, in prompts", "trainer.total_training_steps", None, -1
     ),
-    _refuse("no critic is trained", "trainer.critic_warmup", 0),
+    _refuse("the actor is trained from the first step", "trainer.critic_warmup", 0),
     _refuse(_CHECKPOINTS, "trainer.save_freq", -1, 0, None),
     _refuse(_CHECKPOINTS, "trainer.resume_mode", "disable", "auto"),
     _refuse(_CHECKPOINTS, "trainer.resume_from_path", None),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import enum
 import json
 import reprlib
 import types
@@ -52,7 +53,8 @@ def structure_section(kind: type[_T], mapping: Mapping[str, object], prefix: str
     of its `Validator`.
 
     Args:
-        kind: The class; nested attrs classes are nested sections.
+        kind: The class; nested attrs classes are nested sections. Where a nested class has
+            ``presets``, a mapping of names to instances, a name stands for an instance.
         mapping: The section as read.
         prefix: The dotted key of the section, for errors; empty for a whole configuration.
 
@@ -69,6 +71,11 @@ def structure_section(kind: type[_T], mapping: Mapping[str, object], prefix: str
 def dump_config(config: RunConfig) -> dict[str, object]:
     """Return a configuration as plain mappings and scalars, nested as in a configuration file."""
     return cast("dict[str, object]", _CONVERTER.unstructure(config))
+
+
+def dump_section(section: object) -> dict[str, object]:
+    """Return what `structure_section` made as the mapping that gives it again, all keys written."""
+    return cast("dict[str, object]", _CONVERTER.unstructure(section))
 
 
 def show_value(value: object) -> str:
@@ -187,13 +194,33 @@ def _field_hook(field: attrs.Attribute[object], converter: Converter) -> _Hook:
 
 
 def _class_hook(kind: type[attrs.AttrsInstance], converter: Converter) -> _Hook:
+    hook = _section_hook(_plain_class_hook(kind, converter))
+    presets = cast("Mapping[str, object] | None", getattr(kind, "presets", None))
+    return hook if presets is None else _preset_hook(presets, hook)
+
+
+def _preset_hook(presets: Mapping[str, object], hook: _Hook) -> _Hook:
+    """Return a hook that also takes the name of a preset in place of a section."""
+    allowed = f"a section of keys, or one of {', '.join(presets)}"
+
+    def structure(value: object, kind: object) -> object:
+        if not isinstance(value, str):
+            return hook(value, kind)
+        if value not in presets:
+            raise InvalidValueError("", value, allowed + did_you_mean(value, presets))
+        return presets[value]
+
+    return structure
+
+
+def _plain_class_hook(kind: type[attrs.AttrsInstance], converter: Converter) -> _Hook:
     attrs.resolve_types(kind)
     hooks = {
         field.name: override(struct_hook=_field_hook(field, converter))
         for field in attrs.fields(kind)
     }
     make_hook = cast("Callable[..., _Hook]", make_dict_structure_fn)
-    return _section_hook(make_hook(kind, converter, **hooks))
+    return make_hook(kind, converter, **hooks)
 
 
 def _section_hook(hook: _Hook) -> _Hook:
@@ -229,6 +256,15 @@ def _as_float(value: object, _: object) -> float:
     return to_float(cast("float", value))
 
 
+def _member(value: object, kind: object) -> object:
+    members = tuple(cast("type[enum.StrEnum]", kind))
+    names: Validator[object] = Validator(
+        f"one of {', '.join(members)}", lambda given: isinstance(given, str) and given in members
+    )
+    names.check("", value)
+    return members[members.index(cast("enum.StrEnum", value))]
+
+
 def _is_class(kind: object) -> bool:
     return isinstance(kind, type) and attrs.has(kind)
 
@@ -247,6 +283,7 @@ def _make_converter() -> Converter:
     converter.register_structure_hook(int, _only(integer()))
     converter.register_structure_hook(float, _after(finite(), _as_float))
     converter.register_structure_hook(str, _only(_STRING))
+    converter.register_structure_hook(enum.StrEnum, _member)
     converter.register_structure_hook_func(lambda kind: kind is object, lambda value, _: value)
     converter.register_structure_hook_func(lambda kind: kind == Scalar, _only(_SCALAR))
     converter.register_structure_hook_factory(_is_list, lambda kind: _list_hook(kind, converter))

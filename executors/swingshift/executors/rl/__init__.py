@@ -1,5 +1,19 @@
 """What adapters share about learning: tasks and episodes."""
 
-from swingshift.executors.rl.task import EpisodeRequest, SingleTurn, Task, Turn
+from swingshift.executors.rl.task import (
+    EpisodeRequest,
+    EpisodeRestartError,
+    EpisodeRunner,
+    SingleTurn,
+    Task,
+    Turn,
+)
 
-__all__ = ["EpisodeRequest", "SingleTurn", "Task", "Turn"]
+__all__ = [
+    "EpisodeRequest",
+    "EpisodeRestartError",
+    "EpisodeRunner",
+    "SingleTurn",
+    "Task",
+    "Turn",
+]

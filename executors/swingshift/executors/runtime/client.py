@@ -1,14 +1,17 @@
-"""One response, whatever happens to the replicas: route, generate, on an abort resume elsewhere."""
+"""One episode, whatever happens to the replicas: route, generate, on an abort resume elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Literal, TypeAlias
 
-from swingshift.executors.rl.task import EpisodeRequest
+import attrs
+
+from swingshift.executors.rl.task import EpisodeRequest, EpisodeRestartError, Task
 from swingshift.executors.runtime.deadlines import Deadlines, Watchdog
-from swingshift.executors.runtime.load_balancer import LoadBalancer
+from swingshift.executors.runtime.load_balancer import Lease, LoadBalancer
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.events import RequestReturned, RequestRouted
@@ -19,6 +22,8 @@ from swingshift.sdk.executor import (
     FinishReason,
     Generation,
     GenerationRequest,
+    Insertion,
+    Observation,
     ReplicaLostError,
     VersionSpan,
 )
@@ -30,37 +35,216 @@ class RequestFailedError(SwingshiftError):
     """A request failed more often than its retries allow."""
 
 
-class _Response:
-    """What a response has so far, over all its attempts."""
+@attrs.frozen
+class _Parts:
+    """What all episodes of a client share; see there."""
 
-    __slots__ = ("attempts", "failures", "handle", "spans", "tokens")
+    executor: Executor
+    balancer: LoadBalancer
+    recorder: Recorder
+    deadlines: Deadlines
+    budget: int
+    deadline_s: float
+    watchdog: Watchdog
+    retries: int
+    version_of: Callable[[str], int | None] | None
 
-    def __init__(self) -> None:
-        self.handle: str | None = None
-        self.tokens = 0
-        self.spans: list[VersionSpan] = []
-        self.attempts = 0
-        self.failures = 0
 
-    def extend(self, generation: Generation) -> None:
-        self.handle = generation.handle
-        self.tokens += generation.new_tokens
-        for span in generation.spans:
-            if self.spans and self.spans[-1].version == span.version:
-                self.spans[-1] = VersionSpan(span.version, self.spans[-1].tokens + span.tokens)
-            else:
-                self.spans.append(span)
+# An episode may ask for a turn; has one under way; has lost what it had, and its code has not ended
+# yet; has ended.
+_Stage: TypeAlias = Literal["ready", "busy", "lost", "over"]
 
-    def is_older_than(self, version: int | None) -> bool:
-        return bool(self.spans) and self.spans[-1].version != version
 
-    def restart(self) -> None:
-        """Forget what there is; tokens start again from the prompt."""
-        self.handle, self.tokens, self.spans = None, 0, []
+class _Turns:
+    """The `Turn` of one episode, from the first one to the end, whatever it begins anew on the way.
+
+    A turn works on what its attempts have come to so far; ``latest`` follows when it has ended. A
+    turn that raises leaves ``latest`` as it was, and so the response.
+
+    Attributes:
+        latest: The response up to the latest finished turn; None before the first.
+        stage: Where the episode is.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_failures",
+        "_handle",
+        "_insertions",
+        "_observation",
+        "_observed",
+        "_parts",
+        "_request",
+        "_room",
+        "_spans",
+        "_tokens",
+        "latest",
+        "stage",
+    )
+
+    # names what the executor has of the response
+    _handle: str | None
+    # generated tokens, and their versions
+    _tokens: int
+    _spans: tuple[VersionSpan, ...]
+    # observations so far, their tokens, and the one that the executor does not have yet
+    _insertions: tuple[Insertion, ...]
+    _observed: int
+    _observation: Observation | None
+    # tokens that may still come
+    _room: int
+
+    def __init__(self, parts: _Parts, request: EpisodeRequest) -> None:
+        self._parts = parts
+        self._request = request
+        self._attempts = 0
+        self._failures = 0
+        self.latest: Episode | None = None
+        self.stage: _Stage = "ready"
+
+    async def __call__(
+        self, request: EpisodeRequest, observation: Observation | None = None
+    ) -> Episode:
+        """Generate one turn, on as many replicas as it takes."""
+        if self.stage != "ready" or request != self._request:
+            raise _refusal(self.stage, self._request, request)
+        latest = self.latest
+        if latest is None:
+            if observation is not None:
+                raise _too_early(request)
+            self._begin()
+        else:
+            self._follow(latest, observation)
+            if self._room <= 0:
+                self.latest = attrs.evolve(latest, finish_reason=FinishReason.LENGTH)
+                return self.latest
+        self.stage = "busy"
+        try:
+            while True:
+                generation = await self._attempt()
+                if generation is not None:
+                    self._extend(generation)
+                    if generation.finish_reason is not FinishReason.ABORT or self._room <= 0:
+                        break
+        finally:
+            if self.stage == "busy":
+                self.stage = "ready"
+        reason = generation.finish_reason
+        self.latest = Episode(
+            handle=generation.handle,
+            tokens=self._tokens,
+            spans=self._spans,
+            attempts=self._attempts,
+            turns=1 if latest is None else latest.turns + 1,
+            insertions=self._insertions,
+            finish_reason=FinishReason.LENGTH if reason is FinishReason.ABORT else reason,
+        )
+        return self.latest
+
+    async def _attempt(self) -> Generation | None:
+        parts, request = self._parts, self._request
+        key, balancer = request.request_id, parts.balancer
+        lease = balancer.try_acquire(key, key) or await balancer.acquire(key, key)
+        if parts.version_of is not None and self._is_older_than(parts.version_of(lease.replica)):
+            self._begin_under_new_weights(lease)
+        self._attempts += 1
+        parts.recorder.emit(
+            RequestRouted(key, lease.replica, lease.epoch, self._attempts, self._tokens)
+        )
+        attempt = GenerationRequest(
+            key,
+            request.prompt,
+            request.response_index,
+            self._room,
+            self._tokens,
+            self._handle,
+            0 if self.latest is None else self.latest.turns,
+            self._observed,
+            self._observation,
+        )
+        reason, tokens = "failed", 0
+        watch = parts.watchdog.watch()
+        try:
+            with watch:
+                generation = await parts.executor.generate(lease.replica, attempt)
+            if not generation.new_tokens and not self._tokens:
+                _refuse_nothing(generation, lease.replica)
+            reason, tokens = generation.finish_reason.value, generation.new_tokens
+            return generation
+        except asyncio.CancelledError:
+            reason = "cancelled"
+            raise
+        except TimeoutError:
+            if not watch.is_expired:
+                raise
+            reason = "deadline"
+            failure: SwingshiftError = parts.deadlines.expired(f"request {key}", parts.deadline_s)
+        except ExecutorError as error:
+            if isinstance(error, ReplicaLostError):
+                reason = "lost"
+            failure = error
+        finally:
+            balancer.release(lease)
+            parts.recorder.emit(RequestReturned(key, lease.replica, lease.epoch, reason, tokens))
+        self._count_failure(failure)
+        return None
+
+    def _begin(self) -> None:
+        """Start at the prompt, whatever there is."""
+        self._handle = self._observation = None
+        self._tokens = self._observed = 0
+        self._spans = self._insertions = ()
+        self._room = self._parts.budget
+
+    def _follow(self, latest: Episode, observation: Observation | None) -> None:
+        """Go on after a turn; there is no room after one that ended for its length."""
+        self._handle, self._observation = latest.handle, observation
+        self._tokens, self._observed = latest.tokens, latest.observed_tokens
+        self._spans, self._insertions = latest.spans, latest.insertions
+        if observation is not None:
+            self._observed += observation.tokens
+            self._insertions += (Insertion(self._tokens, observation.tokens),)
+        is_cut = latest.finish_reason is FinishReason.LENGTH
+        self._room = 0 if is_cut else self._parts.budget - self._tokens - self._observed
+
+    def _extend(self, generation: Generation) -> None:
+        self._handle, self._observation = generation.handle, None
+        self._tokens += generation.new_tokens
+        self._room -= generation.new_tokens
+        self._spans = _joined(self._spans, generation.spans)
+
+    def _is_older_than(self, version: int | None) -> bool:
+        return bool(self._spans) and self._spans[-1].version != version
+
+    def _begin_under_new_weights(self, lease: Lease) -> None:
+        if self.latest is None:
+            self._begin()
+            return
+        self._parts.balancer.release(lease)
+        self.stage = "lost"
+        raise EpisodeRestartError(
+            f"no replica has the parameter version of request {lease.request_id} any more"
+        )
+
+    def _count_failure(self, failure: SwingshiftError) -> None:
+        key = self._request.request_id
+        self._failures += 1
+        # nothing is left on the replica that would be worth going back for
+        self._parts.balancer.forget(key)
+        if self._failures > self._parts.retries:
+            raise RequestFailedError(
+                f"request {key} failed {self._failures} times; last: {failure}"
+            ) from failure
+        _log.warning("request %s failed at attempt %d: %s", key, self._attempts, failure)
+        if self.latest is None:
+            self._begin()
+            return
+        self.stage = "lost"
+        raise EpisodeRestartError(f"a turn of request {key} failed: {failure}") from failure
 
 
 class GenerationClient:
-    """The `Turn` that episodes call."""
+    """The `EpisodeRunner` of the control plane, whose turns survive what happens to replicas."""
 
     def __init__(
         self,
@@ -81,105 +265,87 @@ class GenerationClient:
             balancer: Routes.
             recorder: Hears of every attempt.
             deadlines: Rule for an attempt that does not end.
-            max_response_tokens: Token budget of a response, cumulative over its attempts.
+            max_response_tokens: Token budget of a response, cumulative over its turns and attempts;
+                observations count.
             request_deadline_s: Seconds for one attempt on a replica; waiting for a replica does
                 not count.
-            request_retries: Failed attempts that are repeated before the request fails.
+            request_retries: Failed attempts at a response that are repeated before it fails.
             version_of: Where a response must be of one parameter version: the version of a
                 replica's weights. None lets responses go on under new weights.
         """
-        self._executor = executor
-        self._balancer = balancer
-        self._recorder = recorder
-        self._deadlines = deadlines
-        self._budget = max_response_tokens
-        self._deadline_s = request_deadline_s
-        self._watchdog = Watchdog(request_deadline_s)
-        self._retries = request_retries
-        self._version_of = version_of
+        self._parts = _Parts(
+            executor,
+            balancer,
+            recorder,
+            deadlines,
+            max_response_tokens,
+            request_deadline_s,
+            Watchdog(request_deadline_s),
+            request_retries,
+            version_of,
+        )
 
-    async def __call__(self, request: EpisodeRequest) -> Episode:
-        """Return one finished turn.
+    async def __call__(self, task: Task, request: EpisodeRequest) -> Episode:
+        """Run the task's code for one response, and again from the beginning if its turns are lost.
 
         Raises:
             RequestFailedError: It failed more than ``request_retries`` times.
         """
-        response = _Response()
+        turns = _Turns(self._parts, request)
         try:
             while True:
-                generation = await self._attempt(request, response)
-                if generation is not None and self._is_finished(generation, response):
-                    return Episode(
-                        handle=generation.handle,
-                        tokens=response.tokens,
-                        spans=tuple(response.spans),
-                        attempts=response.attempts,
-                    )
+                try:
+                    episode = await task.episode(turns, request)
+                except Exception:
+                    # whatever the task's code made of the error of its turn
+                    if turns.stage != "lost":
+                        raise
+                else:
+                    if turns.stage != "lost":
+                        return episode
+                turns.latest, turns.stage = None, "ready"
         finally:
-            self._balancer.forget(request.request_id)
+            turns.stage = "over"
+            self._parts.balancer.forget(request.request_id)
 
     def close(self) -> None:
         """Release the timer; called once, when no request is in flight any more."""
-        self._watchdog.close()
+        self._parts.watchdog.close()
 
-    def _is_finished(self, generation: Generation, response: _Response) -> bool:
-        response.extend(generation)
-        return generation.finish_reason is not FinishReason.ABORT or response.tokens >= self._budget
 
-    async def _attempt(self, request: EpisodeRequest, response: _Response) -> Generation | None:
-        key = request.request_id
-        lease = self._balancer.try_acquire(key, key) or await self._balancer.acquire(key, key)
-        response.attempts += 1
-        if self._version_of is not None and response.is_older_than(self._version_of(lease.replica)):
-            response.restart()
-        self._recorder.emit(
-            RequestRouted(key, lease.replica, lease.epoch, response.attempts, response.tokens)
+def _refusal(stage: _Stage, own: EpisodeRequest, asked: EpisodeRequest) -> Exception:
+    """Return the error for a turn that must not be asked for."""
+    name = f"the episode of request {own.request_id}"
+    if stage == "lost":
+        return EpisodeRestartError(f"{name} has lost what it had")
+    if stage != "ready":
+        when = "after its end" if stage == "over" else "before the last one ended"
+        return RuntimeError(
+            f"{name} asked for a turn {when}; its code has to await one turn after the other"
         )
-        attempt = GenerationRequest(
-            key,
-            request.prompt,
-            request.response_index,
-            self._budget - response.tokens,
-            response.tokens,
-            response.handle,
-        )
-        reason, tokens = "failed", 0
-        watch = self._watchdog.watch()
-        try:
-            with watch:
-                generation = await self._executor.generate(lease.replica, attempt)
-            if not generation.new_tokens and not response.tokens:
-                _refuse_nothing(generation, lease.replica)
-            reason, tokens = generation.finish_reason.value, generation.new_tokens
-            return generation
-        except asyncio.CancelledError:
-            reason = "cancelled"
-            raise
-        except TimeoutError:
-            if not watch.is_expired:
-                raise
-            reason = "deadline"
-            failure: SwingshiftError = self._deadlines.expired(f"request {key}", self._deadline_s)
-        except ExecutorError as error:
-            if isinstance(error, ReplicaLostError):
-                reason = "lost"
-            failure = error
-        finally:
-            self._balancer.release(lease)
-            self._recorder.emit(RequestReturned(key, lease.replica, lease.epoch, reason, tokens))
-        self._count_failure(key, response, failure)
-        return None
+    return ValueError(
+        f"{name} asked for a turn of {asked}; pass on the request that the episode was given"
+    )
 
-    def _count_failure(self, key: str, response: _Response, failure: SwingshiftError) -> None:
-        response.failures += 1
-        response.restart()
-        # nothing is left on the replica that would be worth going back for
-        self._balancer.forget(key)
-        if response.failures > self._retries:
-            raise RequestFailedError(
-                f"request {key} failed {response.failures} times; last: {failure}"
-            ) from failure
-        _log.warning("request %s failed at attempt %d: %s", key, response.attempts, failure)
+
+def _too_early(request: EpisodeRequest) -> ValueError:
+    return ValueError(
+        f"the first turn of request {request.request_id} was given an observation; it goes between "
+        "turns, and what comes before the first one belongs in the prompt"
+    )
+
+
+def _joined(
+    before: tuple[VersionSpan, ...], after: tuple[VersionSpan, ...]
+) -> tuple[VersionSpan, ...]:
+    """Return the spans of two pieces of a response as those of one."""
+    if not before or not after:
+        return before or after
+    last, first = before[-1], after[0]
+    if last.version != first.version:
+        return before + after
+    both = VersionSpan(last.version, last.tokens + first.tokens)
+    return (*before[:-1], both, *after[1:])
 
 
 def _refuse_nothing(generation: Generation, replica: str) -> None:

@@ -8,19 +8,21 @@ Training may touch its GPUs only when the controller is in STANDALONE_ONLY.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
 
 from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
 from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.harvest import LentWait, wait_for_harvest
 from swingshift.executors.runtime.lending import Lending, MemoryWithheldError
 from swingshift.executors.runtime.load_balancer import LoadBalancer
-from swingshift.executors.runtime.message_queue import WaitOutcome
+from swingshift.executors.runtime.rebalancing import Rebalancing
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.executors.runtime.restarts import Restarts
 from swingshift.executors.runtime.switching import RECOVERABLE, Steps
+from swingshift.executors.runtime.syncing import Syncing
 from swingshift.executors.runtime.workload import Workload
 from swingshift.sdk.config import RuntimeConfig
 from swingshift.sdk.context import DynamicScheduleContext
@@ -28,11 +30,9 @@ from swingshift.sdk.errors import CallOrderError
 from swingshift.sdk.events import (
     Advisory,
     ControllerMoved,
-    LentWaitEnded,
-    Rebalanced,
 )
-from swingshift.sdk.executor import Executor, PauseMode, ReplicaKind
-from swingshift.sdk.guard import GuardedPolicy, Reclaim
+from swingshift.sdk.executor import Executor, ReplicaKind
+from swingshift.sdk.guard import GuardedPolicy
 from swingshift.sdk.lifecycle import (
     ControllerEvent,
     ControllerState,
@@ -40,20 +40,7 @@ from swingshift.sdk.lifecycle import (
     advance_controller,
 )
 from swingshift.sdk.metrics import GpuState
-from swingshift.sdk.policy import Rebalance, RebalanceScope
-
-
-@attrs.frozen(kw_only=True)
-class LentWait:
-    """How the wait for the lent GPUs' harvest ended before a fit step.
-
-    Attributes:
-        wait_s: Seconds waited while GPUs were lent; 0.0 when none were.
-        outcome: One of the four ends of a wait; FAILED also where no replica serves any more.
-    """
-
-    wait_s: float = 0.0
-    outcome: WaitOutcome = WaitOutcome.REACHED
+from swingshift.sdk.policy import Rebalance
 
 
 class DynamicResourceController:
@@ -91,7 +78,6 @@ class DynamicResourceController:
         """
         self._executor = executor
         self._fleet = fleet
-        self._balancer = balancer
         self._policy = policy
         self._workload = workload
         self._recorder = recorder
@@ -108,10 +94,15 @@ class DynamicResourceController:
             sync_s=config.sync_deadline_s,
         )
         self._lending = Lending(executor, fleet, recorder, self._steps, restarts)
+        self._rebalancing = Rebalancing(executor, balancer, recorder, self._steps)
+        self._syncing = Syncing(
+            executor, fleet, balancer, self._steps, partial_rollout=partial_rollout
+        )
         # training, weight sync and switches exclude each other on the trainer's GPUs
         self._gpus = asyncio.Lock()
         self._version: int | None = None
         self._lends: bool | None = None
+        self._is_drained = False
         self._state = ControllerState.STANDALONE_ONLY
         self._activate_s = 0.0
         self._deactivate_s = 0.0
@@ -130,8 +121,7 @@ class DynamicResourceController:
     @property
     def can_lend(self) -> bool:
         """Whether there is a hybrid replica to lend."""
-        asleep = self._fleet.in_state(ReplicaState.ASLEEP, kind=ReplicaKind.HYBRID)
-        return self._state is ControllerState.STANDALONE_ONLY and bool(asleep)
+        return self._state is ControllerState.STANDALONE_ONLY and self._lending.has_replicas
 
     @property
     def is_behind(self) -> bool:
@@ -139,6 +129,7 @@ class DynamicResourceController:
         return (
             self._state is ControllerState.STANDALONE_ONLY
             and self._version is not None
+            and not self._fleet.lost_trainer_gpus
             and bool(self._fleet.in_state(ReplicaState.STALE, kind=ReplicaKind.STANDALONE))
         )
 
@@ -170,12 +161,7 @@ class DynamicResourceController:
         async with self._gpus:
             if not self.is_behind or self._version is None:
                 return
-            stale = self._fleet.in_state(ReplicaState.STALE, kind=ReplicaKind.STANDALONE)
-            self._fleet.set_trainer(GpuState.SYNC)
-            self._fleet.set_replicas(stale, GpuState.SYNC)
-            await self._sync_and_admit("catch_up", self._version, stale)
-            self._fleet.set_rollout(self._fleet.serving(ReplicaKind.STANDALONE))
-            self._fleet.set_trainer(GpuState.TRAIN_WAIT)
+            await self._syncing.catch_up(self._version)
 
     async def before_fit_step(self, global_steps: int) -> LentWait:
         """Ask the policy, wait as it says, and take lent GPUs back. Called before every fit step.
@@ -194,7 +180,15 @@ class DynamicResourceController:
         if not active:
             reclaim.evaluate(self._snapshot())
             return LentWait()
-        wait = await self._wait_for_harvest(reclaim)
+        wait = await wait_for_harvest(
+            reclaim,
+            self._snapshot,
+            self._workload,
+            self._fleet,
+            self._recorder,
+            self._deadlines,
+            deadline_s=self._config.wait_deadline_s,
+        )
         await self.deactivate()
         return wait
 
@@ -203,8 +197,8 @@ class DynamicResourceController:
 
         Called once per version: 0 before the first fit step, then after the last fit step of each
         cycle. The policy is asked before any sync. No failure of one replica reaches the others.
-        Where a response must be of one version, episodes in flight end first, and the caller lets
-        new ones begin afterwards.
+        Where a response must be of one version, episodes in flight end first; new ones begin once
+        the standalone replicas are synced.
 
         If it was cancelled, it may be called again with the same version; the policy is not asked
         a second time.
@@ -217,6 +211,7 @@ class DynamicResourceController:
 
         Raises:
             CallOrderError: GPUs are lent since an earlier version.
+            DeadlineExpiredError: A lost trainer GPU did not come back in time.
             MemoryWithheldError: An activation failed and the GPUs did not come back.
         """
         loop = asyncio.get_running_loop()
@@ -226,10 +221,14 @@ class DynamicResourceController:
         await self._drain("weight sync")
         lend = self._should_lend(version)
         async with self._gpus:
+            await self._trainer_gpus_back()
             begun_s = loop.time()
             self._version = version
-            await self._sync_standalone(version)
+            await self._syncing.standalone(version)
             synced_s = loop.time() - begun_s
+            # standalone replicas serve from here on, whatever an activation still takes
+            self._is_drained = False
+            self._workload.resume_submission()
             if not lend or not self.can_lend or not await self._activate(version):
                 return synced_s
         if self._enable_rebalance and self._policy is not None:
@@ -292,7 +291,7 @@ class DynamicResourceController:
             served = ()
         if served:
             self._move(ControllerEvent.ACTIVATED)
-            self._fleet.set_rollout(served)
+            self._fleet.set_lent(served)
         else:
             await self._roll_back()
         self._activate_s += asyncio.get_running_loop().time() - started_s
@@ -311,7 +310,7 @@ class DynamicResourceController:
         async with self._gpus:
             self._move(ControllerEvent.DEACTIVATE)
             await self._return_gpus()
-        self._workload.resume_submission()
+        self._end_drain()
         self._deactivate_s += asyncio.get_running_loop().time() - started_s
 
     async def _drain(self, before: str) -> None:
@@ -325,6 +324,7 @@ class DynamicResourceController:
         """
         if self._partial_rollout or not self._fleet.serving():
             return
+        self._is_drained = True
         try:
             async with self._deadlines.step(
                 f"drain before {before}", self._config.request_deadline_s
@@ -333,108 +333,45 @@ class DynamicResourceController:
         except DeadlineExpiredError as error:
             self._recorder.emit(Advisory(f"{error}; what is in flight starts again"))
 
+    def _end_drain(self) -> None:
+        if self._is_drained:
+            self._is_drained = False
+            self._workload.resume_submission()
+
     async def rebalance(self, decision: Rebalance) -> None:
-        """Route requests in flight anew.
+        """Route requests in flight anew, as the decision says."""
+        await self._rebalancing.carry_out(decision)
+
+    @asynccontextmanager
+    async def lent_outside_cycle(self, version: int) -> AsyncIterator[None]:
+        """Lend the GPUs while the context lasts, without the policy and outside its measurements.
 
         Args:
-            decision: Whether all of them, or only what replicas hold above their fair share.
+            version: The current parameter version.
+
+        Raises:
+            MemoryWithheldError: The memory did not come back; the controller is BLOCKED.
         """
-        if decision.scope is RebalanceScope.ALL:
-            moves = {name: self._balancer.requests_on(name) for name in self._balancer.replicas}
-            self._balancer.forget_all()
-        else:
-            moves = self._balancer.excess()
-            for request in (request for requests in moves.values() for request in requests):
-                self._balancer.forget(request)
-        moves = {name: requests for name, requests in moves.items() if requests}
-
-        async def let_go(name: str) -> None:
-            await self._executor.abort(name, moves[name])
-            await self._balancer.released(name, moves[name])
-
-        self._balancer.hold()
+        durations_s = self._activate_s, self._deactivate_s
         try:
-            aborted = await self._steps.each("rebalance", "abort", tuple(moves), let_go)
-        finally:
-            self._balancer.open()
-        self._recorder.emit(
-            Rebalanced(decision.scope.value, {name: len(moves[name]) for name in aborted})
-        )
-
-    async def _wait_for_harvest(self, reclaim: Reclaim) -> LentWait:
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        deadline_s = started_s + self._config.wait_deadline_s
-        expired = False
-        while True:
-            target = reclaim.evaluate(self._snapshot(), deadline_reached=expired)
-            size = self._workload.queue_size()
-            ended = self._workload.ended()
-            if (target is not None and size >= target) or ended is WaitOutcome.FAILED:
-                break
-            if not self._fleet.serving():
-                # nothing comes of waiting; the loop around lends anew or ends the run
-                break
+            lent = await self.activate(version)
             try:
-                async with asyncio.timeout_at(deadline_s):
-                    await self._workload.changed()
-            except TimeoutError:
-                self._deadlines.expired(
-                    "the wait for samples on lent GPUs", self._config.wait_deadline_s
-                )
-                expired = True
-        wait_s = loop.time() - started_s
-        if ended is not None:
-            outcome = ended
-        elif expired:
-            outcome = WaitOutcome.DEADLINE
-        else:
-            is_reached = target is not None and size >= target
-            outcome = WaitOutcome.REACHED if is_reached else WaitOutcome.FAILED
-        self._recorder.emit(LentWaitEnded(outcome.value, wait_s, target or 0, size))
-        return LentWait(wait_s=wait_s, outcome=outcome)
-
-    async def _sync_standalone(self, version: int) -> None:
-        replicas = self._fleet.in_state(
-            ReplicaState.SERVING, ReplicaState.STALE, kind=ReplicaKind.STANDALONE
-        )
-        self._fleet.set_trainer(GpuState.SYNC)
-        self._fleet.set_replicas(replicas, GpuState.SYNC)
-        if self._partial_rollout and self._executor.capabilities.pause_keep:
-            await self._sync_paused(version, replicas, PauseMode.KEEP)
-        else:
-            # what is aborted must not come back before it can see which weights it comes back to
-            self._balancer.hold()
-            try:
-                await self._sync_paused(version, replicas, PauseMode.ABORT)
+                yield
             finally:
-                self._balancer.open()
-        self._fleet.set_rollout(self._fleet.serving(ReplicaKind.STANDALONE))
-        self._fleet.set_trainer(GpuState.TRAIN_WAIT)
-
-    async def _sync_paused(self, version: int, replicas: Sequence[str], mode: PauseMode) -> None:
-        serving = self._fleet.serving(ReplicaKind.STANDALONE)
-        paused = await self._steps.each(
-            "sync", "pause", serving, lambda name: self._executor.pause([name], mode)
-        )
-        alive = [name for name in replicas if name in paused or name not in serving]
-        await self._sync_and_admit(ReplicaKind.STANDALONE.value, version, alive)
-
-    async def _sync_and_admit(self, group: str, version: int, replicas: Sequence[str]) -> None:
-        """Sync replicas in one call, resume them, and let those in that did not serve before."""
-        synced = await self._steps.sync(version, group, replicas)
-        resumed = await self._steps.each(
-            "sync", "resume", synced, lambda name: self._executor.resume([name])
-        )
-        serving = self._fleet.serving()
-        await self._steps.admit("sync", [name for name in resumed if name not in serving])
+                if lent:
+                    await self.deactivate()
+        finally:
+            self._activate_s, self._deactivate_s = durations_s
 
     async def _settle(self) -> None:
         """Finish what a cancelled call left half-done: GPUs on their way go back to training.
 
+        Episodes that it kept from beginning begin.
+
         Raises:
             MemoryWithheldError: They did not come back.
         """
+        self._end_drain()
         async with self._gpus:
             if self._state is ControllerState.ACTIVATING:
                 await self._roll_back()
@@ -457,11 +394,23 @@ class DynamicResourceController:
 
     async def _return_gpus(self) -> None:
         try:
-            await self._lending.give_back()
+            await self._give_back()
         except MemoryWithheldError:
             self._move(ControllerEvent.MEMORY_WITHHELD)
             raise
         self._move(ControllerEvent.DEACTIVATED)
+
+    async def _give_back(self) -> None:
+        while True:
+            try:
+                # there is nothing to measure on a lost GPU, and nowhere to reload to
+                await self._trainer_gpus_back()
+                return await self._lending.give_back()
+            except DeadlineExpiredError as error:
+                raise MemoryWithheldError(str(error)) from error
+            except MemoryWithheldError:
+                if not self._fleet.lost_trainer_gpus:
+                    raise
 
     def _snapshot(self) -> DynamicScheduleContext:
         return self._workload.snapshot(
@@ -472,3 +421,5 @@ class DynamicResourceController:
     def _move(self, event: ControllerEvent) -> None:
         before, self._state = self._state, advance_controller(self._state, event)
         self._recorder.emit(ControllerMoved(before.value, self._state.value))
+        # replicas that are behind are synced only while nothing is lent
+        self._fleet.notify()

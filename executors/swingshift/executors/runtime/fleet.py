@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.recorder import Recorder
-from swingshift.sdk.events import GpuStateChanged, ReplicaMoved, RoutingChanged
+from swingshift.sdk.events import Advisory, GpuStateChanged, ReplicaMoved, RoutingChanged
 from swingshift.sdk.executor import Inventory, ReplicaKind
 from swingshift.sdk.lifecycle import ReplicaEvent, ReplicaState, ReplicaStatus, advance_replica
 from swingshift.sdk.metrics import GpuState
@@ -60,6 +60,7 @@ class Fleet:
         }
         self._lost_gpus: dict[str, None] = {}
         self._expected: dict[str, None] = {}
+        self._deaths = dict.fromkeys(self._replicas, 0)
         self.on_serving: Callable[[int], None] = _ignore
         self.on_dead: Callable[[str], None] = _ignore
         balancer.on_busy = self._set_busy
@@ -125,12 +126,31 @@ class Fleet:
         if after.state is ReplicaState.SERVING and before.state is not ReplicaState.SERVING:
             self._enter_routing(replica)
         elif after.state is ReplicaState.DEAD and before.state is not ReplicaState.DEAD:
+            self._deaths[replica] += 1
             if before.state is not ReplicaState.ASLEEP:
                 self.set_replicas([replica], GpuState.DOWN)
             self.on_dead(replica)
         elif after.state is ReplicaState.STALE and before.state is ReplicaState.DEAD:
             self.set_replicas([replica], GpuState.IDLE)
         self._changes.notify()
+
+    def lose(self, replica: str, reason: str) -> None:
+        """Book a replica DEAD and report why; nothing to do for one that is."""
+        if self._status[replica].state is not ReplicaState.DEAD:
+            self._recorder.emit(Advisory(f"replica {replica} was lost: {reason}"))
+            self.move(replica, ReplicaEvent.LOSE)
+
+    def deaths(self, replica: str) -> int:
+        """Return how often a replica has died: what was begun before has not reached it since."""
+        return self._deaths[replica]
+
+    def notify(self) -> None:
+        """Wake whoever waits for a change; the controller calls this when its own state changed."""
+        self._changes.notify()
+
+    def is_expected(self, replica: str) -> bool:
+        """Return whether a dead replica is being restarted."""
+        return replica in self._expected
 
     def expect(self, replica: str) -> None:
         """Note that a dead replica is being restarted."""
@@ -195,6 +215,18 @@ class Fleet:
         for name in replicas:
             busy = self._balancer.load(name) > 0
             self.set_replicas([name], GpuState.ROLLOUT if busy else GpuState.ROLLOUT_IDLE)
+
+    def set_lent(self, served: Iterable[str]) -> None:
+        """Book the trainer's GPUs while they are lent: to replicas that serve, or to nobody."""
+        served = tuple(served)
+        used = {gpu for name in served for gpu in self._replicas[name].gpus}
+        unused = [
+            gpu
+            for gpu in self._trainer_gpus
+            if gpu not in used and self._gpu_states.get(gpu) is not GpuState.DOWN
+        ]
+        self.set_gpus(unused, GpuState.IDLE)
+        self.set_rollout(served)
 
     def _enter_routing(self, replica: str) -> None:
         self.set_replicas([replica], GpuState.ROLLOUT_IDLE)

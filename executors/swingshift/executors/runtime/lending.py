@@ -58,8 +58,15 @@ class Lending:
         # replicas that may hold memory of the trainer's GPUs until it is measured free
         self._lent: tuple[str, ...] = ()
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether a hybrid replica sleeps, or is dead and can be restarted."""
+        return bool(self._hybrid(ReplicaState.ASLEEP)) or any(
+            map(self._restarts.can_begin, self._hybrid(ReplicaState.DEAD))
+        )
+
     async def lend(self, version: int) -> tuple[str, ...]:
-        """Wake, sync and admit every sleeping hybrid replica.
+        """Wake, sync and admit every sleeping hybrid replica, and restart the dead ones meanwhile.
 
         Returns:
             The replicas that serve now. The others that woke were fenced.
@@ -69,27 +76,30 @@ class Lending:
             DeadlineExpiredError: It did not end in time; likewise.
         """
         executor, steps = self._executor, self._steps
-        replicas = self._fleet.in_state(ReplicaState.ASLEEP, kind=ReplicaKind.HYBRID)
         await steps.once(
             "activate",
             "offload_optimizer_and_gradients",
             lambda: executor.offload_training(TrainingPart.OPTIMIZER_AND_GRADIENTS),
         )
-        # not waited for: it is there for the next lending, if it is up before this one ends
+        asleep = self._hybrid(ReplicaState.ASLEEP)
         restarting = [
             name for name in self._hybrid(ReplicaState.DEAD) if self._restarts.begin(name)
         ]
-        self._lent = (*replicas, *restarting)
-        for name in replicas:
+        self._lent = (*asleep, *restarting)
+        for name in asleep:
             self._fleet.move(name, ReplicaEvent.WAKE)
+        # waited for only where there is nobody else: they are there for the next lending, if they
+        # are up before this one ends
+        restarted = () if asleep else await self._restarts.ended(restarting)
         woken = await steps.each(
             "activate",
             "wake_weights",
-            replicas,
+            (*asleep, *restarted),
             lambda name: executor.wake([name], MemoryPart.WEIGHTS),
         )
         for name in woken:
-            self._fleet.move(name, ReplicaEvent.WOKEN)
+            if name in asleep:
+                self._fleet.move(name, ReplicaEvent.WOKEN)
         synced = await steps.sync(version, ReplicaKind.HYBRID.value, woken)
         if not synced:
             return ()

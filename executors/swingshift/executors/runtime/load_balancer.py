@@ -73,6 +73,11 @@ class LoadBalancer:
         entry = self._entries.get(replica)
         return entry.load if entry else 0
 
+    def epoch(self, replica: str) -> int | None:
+        """Return the epoch of a replica in routing, None for one that is not."""
+        entry = self._entries.get(replica)
+        return entry.epoch if entry else None
+
     def add(self, replica: str) -> int:
         """Put a replica into routing and return its epoch.
 
@@ -148,8 +153,10 @@ class LoadBalancer:
         entry = self._entries.get(lease.replica)
         if entry is None or entry.epoch != lease.epoch:
             return False
-        if entry.leases.pop(lease.request_id, None) is None:
+        # the same request may have come back: its new lease is equal, but not the same
+        if entry.leases.get(lease.request_id) is not lease:
             return False
+        del entry.leases[lease.request_id]
         self._move(lease.replica, entry, entry.load - 1)
         if self._held:
             self.changes.notify()

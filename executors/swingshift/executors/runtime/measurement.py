@@ -14,6 +14,7 @@ from swingshift.sdk.events import (
     BatchCollected,
     BatchTrained,
     CapacityChanged,
+    DataExhausted,
     Event,
     FitStepEnded,
     GpuStateChanged,
@@ -23,6 +24,8 @@ from swingshift.sdk.events import (
     SampleQueued,
     SampleSubmitted,
     StalenessReset,
+    ValidationEnded,
+    ValidationStarted,
 )
 from swingshift.sdk.metrics import (
     TRAIN_COMPUTE_KEYS,
@@ -60,15 +63,21 @@ class Measurement:
         self._now_s = 0.0
         self._active = 0
         self._capacity = 0
-        self._active_since_s: float | None = None
+        self._free_since_s: float | None = None
+        self._staleness_samples = 0
+        self._max_required_samples = 0
+        self._is_exhausted = False
         self._rollout_window = RolloutWindow(0.0)
         self._version = 0
         self._version_began_s = 0.0
-        self._busy_s = 0.0
+        self._free_s = 0.0
         self._generated = 0
         self._generated_in_version = 0
         self._trained = 0
         self._rollout = Ratio(numerator=0.0, denominator=0.0)
+        self._rollout_so_far = Ratio(numerator=0.0, denominator=0.0)
+        self._validation_began_s = 0.0
+        self._free_before_validation_s = 0.0
         self._window: dict[str, float] = {}
         self._counts: dict[str, float] = defaultdict(float)
         self._global_step = 0
@@ -83,8 +92,11 @@ class Measurement:
             SampleSubmitted: self._sample_submitted,
             SampleQueued: self._sample_queued,
             SampleGivenUp: self._sample_given_up,
+            DataExhausted: self._data_exhausted,
             CapacityChanged: self._capacity_changed,
             StalenessReset: self._staleness_reset,
+            ValidationStarted: self._validation_started,
+            ValidationEnded: self._validation_ended,
             BatchCollected: self._batch_collected,
             BatchTrained: self._batch_trained,
             FitStepEnded: self._fit_step_ended,
@@ -154,6 +166,7 @@ class Measurement:
         metrics["training/epoch"] = self._trained // self._total_samples
         metrics["fully_async/count/current_param_version"] = self._version
         metrics["fully_async/count/total_generated_samples"] = self._generated
+        metrics["fully_async/count/staleness_samples"] = self._staleness_samples
         metrics.update(self._counts)
         metrics.update(self._window)
         metrics.update(self._processing_times())
@@ -181,6 +194,7 @@ class Measurement:
         self._hybrid_gpus = len(event.hybrid_gpus)
         self._standalone_gpus = len(event.standalone_gpus)
         self._total_samples = max(1, event.total_samples)
+        self._max_required_samples = event.max_required_samples
         self.ledger = GpuSecondLedger((*event.hybrid_gpus, *event.standalone_gpus), t_s)
         self._rollout_window = RolloutWindow(t_s)
         self._started_s = self._version_began_s = t_s
@@ -191,7 +205,7 @@ class Measurement:
             self.ledger.set_state(event.gpus, GpuState(event.state), t_s)
 
     def _sample_submitted(self, t_s: float, event: SampleSubmitted) -> None:
-        self._counts["fully_async/count/staleness_samples"] = event.staleness_samples
+        self._set_staleness(t_s, event.staleness_samples)
         self._set_active(t_s, event.active)
 
     def _sample_queued(self, t_s: float, event: SampleQueued) -> None:
@@ -201,7 +215,19 @@ class Measurement:
         self._set_active(t_s, event.active)
 
     def _sample_given_up(self, t_s: float, event: SampleGivenUp) -> None:
+        self._set_staleness(t_s, self._staleness_samples - 1)
         self._set_active(t_s, event.active)
+
+    def _data_exhausted(self, t_s: float, _event: DataExhausted) -> None:
+        self._is_exhausted = True
+        self._set_staleness(t_s, self._staleness_samples)
+
+    def _set_staleness(self, t_s: float, samples: int) -> None:
+        """Note how much of the staleness budget is used; what is left is time free to submit."""
+        self._book_free(t_s)
+        self._staleness_samples = samples
+        is_free = samples < self._max_required_samples and not self._is_exhausted
+        self._free_since_s = t_s if is_free else None
 
     def _capacity_changed(self, t_s: float, event: CapacityChanged) -> None:
         self._capacity = event.capacity
@@ -210,29 +236,41 @@ class Measurement:
     def _set_active(self, t_s: float, active: int) -> None:
         self._active = active
         self._rollout_window.record(t_s, active, self._capacity)
-        if active and self._active_since_s is None:
-            self._active_since_s = t_s
-        elif not active and self._active_since_s is not None:
-            self._busy_s += t_s - self._active_since_s
-            self._active_since_s = None
 
     def _staleness_reset(self, t_s: float, event: StalenessReset) -> None:
-        self._rollout = self._rollout_window.close(t_s)
-        if self._active_since_s is not None:
-            self._busy_s += t_s - self._active_since_s
-            self._active_since_s = t_s
+        self._rollout = self._rollout_so_far + self._rollout_window.close(t_s)
+        self._rollout_so_far = Ratio(numerator=0.0, denominator=0.0)
+        self._book_free(t_s)
         version_s = t_s - self._version_began_s
         self._window = {
-            "fully_async/rollouter/active_time": self._busy_s,
+            "fully_async/rollouter/active_time": self._free_s,
             "fully_async/rollouter/version_time": version_s,
-            "fully_async/rollouter/idle_ratio": idle_ratio(self._busy_s, version_s),
+            "fully_async/rollouter/idle_ratio": idle_ratio(self._free_s, version_s),
             "fully_async/rollouter/step_generated_samples": self._generated_in_version,
         }
-        self._counts["fully_async/count/staleness_samples"] = event.staleness_samples
+        self._set_staleness(t_s, event.staleness_samples)
         self._version = event.version
         self._version_began_s = t_s
-        self._busy_s = 0.0
+        self._free_s = 0.0
         self._generated_in_version = 0
+
+    def _validation_started(self, t_s: float, _event: ValidationStarted) -> None:
+        """Put the window so far aside; what happens until the end belongs to none."""
+        self._book_free(t_s)
+        self._rollout_so_far += self._rollout_window.close(t_s)
+        self._free_before_validation_s = self._free_s
+        self._validation_began_s = t_s
+
+    def _validation_ended(self, t_s: float, _event: ValidationEnded) -> None:
+        self._book_free(t_s)
+        self._rollout_window.close(t_s)
+        self._free_s = self._free_before_validation_s
+        self._version_began_s += t_s - self._validation_began_s
+
+    def _book_free(self, t_s: float) -> None:
+        if self._free_since_s is not None:
+            self._free_s += t_s - self._free_since_s
+            self._free_since_s = t_s
 
     def _batch_collected(self, _t_s: float, event: BatchCollected) -> None:
         self._trained += len(event.samples)

@@ -61,6 +61,11 @@ class MessageQueue:
         """The exception behind `failure`, where there was one."""
         return self._error
 
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What is buffered, oldest first."""
+        return tuple(self._samples)
+
     def try_put(self, sample: Sample) -> bool:
         """Buffer a sample; False, and no effect, when the queue is full."""
         if len(self._samples) >= self.capacity:

@@ -15,9 +15,7 @@ from swingshift.executors.runtime.controller import DynamicResourceController
 from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.executors.runtime.restarts import Restarts
-from swingshift.sdk.events import Advisory
 from swingshift.sdk.executor import CapacityChange, CapacityEvent, Executor, ReplicaKind
-from swingshift.sdk.lifecycle import ReplicaEvent, ReplicaState
 
 
 class Recovery:
@@ -85,7 +83,7 @@ class Recovery:
     def _book(self, event: CapacityEvent) -> None:
         subject = event.subject
         if event.change is CapacityChange.REPLICA_LOST:
-            self._lose(subject, "the executor reported it lost")
+            self._fleet.lose(subject, "the executor reported it")
         elif event.change is CapacityChange.REPLICA_READY:
             # it comes back in a known state, and where memory is the trainer's only while lent
             self._restarts.forgive(subject)
@@ -93,17 +91,12 @@ class Recovery:
         elif event.change is CapacityChange.GPU_LOST:
             self._fleet.lose_gpu(subject)
             for name in self._fleet.on_gpu(subject):
-                self._lose(name, f"GPU {subject} was lost")
+                self._fleet.lose(name, f"its GPU {subject} is gone")
         else:
             self._fleet.return_gpu(subject)
             for name in self._fleet.on_gpu(subject):
                 self._restarts.forgive(name)
                 self._bring_back(name)
-
-    def _lose(self, replica: str, reason: str) -> None:
-        if self._fleet.status(replica).state is not ReplicaState.DEAD:
-            self._recorder.emit(Advisory(f"replica {replica} was lost: {reason}"))
-            self._fleet.move(replica, ReplicaEvent.LOSE)
 
     def _bring_back(self, replica: str) -> None:
         """Restart a dead standalone replica; a hybrid one is restarted when GPUs are lent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from swingshift.executors.runtime.deadlines import Deadlines
 from swingshift.executors.runtime.fleet import Fleet
@@ -80,6 +81,14 @@ class Restarts:
         )
         return True
 
+    async def ended(self, replicas: Sequence[str]) -> tuple[str, ...]:
+        """Return, once no restart of them is under way, the replicas that are back."""
+        tasks = [self._tasks[name] for name in replicas if name in self._tasks]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return tuple(
+            name for name in replicas if self._fleet.status(name).state is ReplicaState.STALE
+        )
+
     def forgive(self, replica: str) -> None:
         """Count the attempts of a replica from zero again: it serves, or its GPU came back."""
         self._used.pop(replica, None)
@@ -99,8 +108,10 @@ class Restarts:
     async def _restart(self, replica: str) -> None:
         try:
             while self._used.get(replica, 0) < self._attempts and self._fleet.has_gpus(replica):
+                is_back = await self._try_once(replica)
+                # one that was cancelled, because its GPUs were needed, did not fail
                 self._used[replica] = self._used.get(replica, 0) + 1
-                if await self._try_once(replica):
+                if is_back:
                     self._fleet.move(replica, ReplicaEvent.RESTART)
                     return
             tries = self._used.get(replica, 0)

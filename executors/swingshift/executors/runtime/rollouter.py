@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 
-from swingshift.executors.rl.task import EpisodeRequest, Task, Turn
+from swingshift.executors.rl.task import EpisodeRequest, EpisodeRunner, Task
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.client import RequestFailedError
+from swingshift.executors.runtime.gathering import gather_or_cancel
 from swingshift.executors.runtime.message_queue import MessageQueue
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.sdk.events import (
@@ -26,6 +27,13 @@ from swingshift.sdk.events import (
 from swingshift.sdk.executor import Sample
 from swingshift.sdk.metrics import concurrency_capacity
 
+LEAST_GIVE_UPS_IN_A_ROW = 32
+"""Samples that may at least be given up one after the other before the run has failed.
+
+A whole staleness budget without one success, and no fewer than these, is no bad luck of single
+samples.
+"""
+
 
 class Rollouter:
     """Owns every active sample from submission until it is queued or given up."""
@@ -33,7 +41,7 @@ class Rollouter:
     def __init__(
         self,
         task: Task,
-        turn: Turn,
+        run_episode: EpisodeRunner,
         queue: MessageQueue,
         recorder: Recorder,
         changes: Changes,
@@ -47,7 +55,7 @@ class Rollouter:
 
         Args:
             task: Prompts, episodes, scores.
-            turn: What episodes generate with.
+            run_episode: Runs one episode of the task.
             queue: Takes finished samples.
             recorder: Hears of every sample.
             changes: Notified whenever `active` or `attainable` changed.
@@ -61,7 +69,7 @@ class Rollouter:
         # asked once: get_running_loop costs a system call on Python 3.11
         self._loop = asyncio.get_running_loop()
         self._task = task
-        self._turn = turn
+        self._run_episode = run_episode
         self._queue = queue
         self._recorder = recorder
         self._responses = responses_per_prompt
@@ -70,10 +78,11 @@ class Rollouter:
         self._total = total_samples
         self._next = 0
         self._given_up = 0
+        self._given_up_in_a_row = 0
         self._budget = max_required_samples
         self._staleness_samples = 0
         self._capacity = 0
-        self._version = -1
+        self._version = 0
         self._held = True
         self._is_over = False
         self._active: dict[int, asyncio.Task[None]] = {}
@@ -87,6 +96,11 @@ class Rollouter:
     def submitted(self) -> int:
         """Samples submitted since training began; also the position in the data."""
         return self._next
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """The samples that are active, in the order they were submitted."""
+        return tuple(self._active)
 
     @property
     def given_up(self) -> int:
@@ -137,8 +151,12 @@ class Rollouter:
             self._budget += deficit
             self.pump()
 
+    def hold(self) -> None:
+        """Submit nothing until `resume_submission`; active samples go on."""
+        self._held = True
+
     def resume_submission(self) -> None:
-        """Submit again after `drain`; idempotent."""
+        """Submit again after `hold` or `drain`; idempotent."""
         self._held = False
         self.pump()
 
@@ -147,7 +165,7 @@ class Rollouter:
 
         The caller owns the deadline.
         """
-        self._held = True
+        self.hold()
         while self._active:
             await self._changes.wait()
 
@@ -202,6 +220,7 @@ class Rollouter:
             self._fail(index, f"{type(error).__name__}: {error}", error)
         else:
             del self._active[index]
+            self._given_up_in_a_row = 0
             self._changes.notify()
             self._recorder.emit(self._queued(sample, started_s))
         self.pump()
@@ -209,9 +228,15 @@ class Rollouter:
     def _give_up(self, index: int, reason: str) -> None:
         del self._active[index]
         self._given_up += 1
+        self._given_up_in_a_row += 1
         self._staleness_samples -= 1
         self._recorder.emit(SampleGivenUp(index, len(self._active), reason))
         self._changes.notify()
+        bound = max(self._max_required, LEAST_GIVE_UPS_IN_A_ROW)
+        if self._given_up_in_a_row >= bound and not self._is_over:
+            self._is_over = True
+            text = f"{self._given_up_in_a_row} samples in a row were given up; last: {reason}"
+            self._queue.fail(text)
 
     def _fail(self, index: int, reason: str, error: BaseException) -> None:
         self._is_over = True
@@ -220,18 +245,13 @@ class Rollouter:
 
     async def _generate(self, index: int) -> Sample:
         prompt = self._task.prompt(index)
-        spawn = self._loop.create_task
-        episodes = [
-            spawn(self._task.episode(self._turn, EpisodeRequest(f"{index}/{i}", prompt, i)))
-            for i in range(self._responses)
-        ]
-        try:
-            finished = await asyncio.gather(*episodes)
-        except BaseException:
-            for episode in episodes:
-                episode.cancel()
-            await asyncio.gather(*episodes, return_exceptions=True)
-            raise
+        finished = await gather_or_cancel(
+            self._loop,
+            [
+                self._run_episode(self._task, EpisodeRequest(f"{index}/{i}", prompt, i))
+                for i in range(self._responses)
+            ],
+        )
         rewards = await self._task.score(prompt, finished)
         return Sample(sample_id=index, prompt=prompt, episodes=tuple(finished), rewards=rewards)
 
@@ -247,5 +267,5 @@ class Rollouter:
             max(episode.tokens for episode in episodes),
             sample.first_version,
             sample.last_version,
-            sum(1 for episode in episodes if episode.attempts > 1),
+            sum(1 for episode in episodes if episode.is_interrupted),
         )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import attrs
 
 from swingshift.executors.rl.task import Task
 from swingshift.executors.runtime.changes import Changes
+from swingshift.executors.runtime.checkpoint import CheckpointHook, RunState
 from swingshift.executors.runtime.client import GenerationClient
-from swingshift.executors.runtime.controller import DynamicResourceController
 from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
 from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.health import Health
 from swingshift.executors.runtime.lending import MemoryWithheldError
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.measurement import Measurement
@@ -22,9 +25,10 @@ from swingshift.executors.runtime.observation import CycleObservations
 from swingshift.executors.runtime.rates import RolloutRates
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.executors.runtime.recovery import Recovery
-from swingshift.executors.runtime.restarts import Restarts
 from swingshift.executors.runtime.rollouter import Rollouter
+from swingshift.executors.runtime.switchboard import build_switchboard
 from swingshift.executors.runtime.trainer import RunFailedError, Trainer
+from swingshift.executors.runtime.validation import Validation
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.decision import Decision
 from swingshift.sdk.errors import ConfigError
@@ -34,11 +38,11 @@ from swingshift.sdk.events import (
     EventSink,
     MetricSink,
     PolicyDecided,
+    RequestReturned,
     RunEnded,
     RunStarted,
-    StalenessReset,
 )
-from swingshift.sdk.executor import Executor, ExecutorError, Inventory, ReplicaKind
+from swingshift.sdk.executor import Executor, ExecutorError, Inventory, Prompt, ReplicaKind
 from swingshift.sdk.guard import GuardedPolicy
 from swingshift.sdk.metrics import GpuState
 from swingshift.sdk.policy import DynamicSchedulePolicyBase, Rebalance
@@ -93,6 +97,20 @@ class _Cycles:
                 sink.log(event.version, event.metrics)
 
 
+@attrs.frozen(kw_only=True)
+class _Parts:
+    """What a run is made of, once the executor's inventory is known."""
+
+    recorder: Recorder
+    measurement: Measurement
+    cycles: _Cycles
+    queue: MessageQueue
+    client: GenerationClient
+    rollouter: Rollouter
+    recovery: Recovery
+    trainer: Trainer
+
+
 class TrainingRun:
     """One run of a policy on an executor.
 
@@ -110,6 +128,7 @@ class TrainingRun:
         strict_policy: bool = False,
         event_sinks: Sequence[EventSink] = (),
         metric_sinks: Sequence[MetricSink] = (),
+        checkpoint: CheckpointHook | None = None,
     ) -> None:
         """Bind the parts; nothing happens yet.
 
@@ -122,6 +141,8 @@ class TrainingRun:
             strict_policy: A fault in the policy ends the run instead of being logged.
             event_sinks: Get every event.
             metric_sinks: Get the metrics of every cycle.
+            checkpoint: Gets the run's state after every cycle, and before the run ends because
+                GPU memory did not come back.
 
         Raises:
             ConfigError: The configuration needs what the executor cannot do, or a policy is
@@ -146,6 +167,8 @@ class TrainingRun:
         self._strict_policy = strict_policy
         self._event_sinks = tuple(event_sinks)
         self._metric_sinks = tuple(metric_sinks)
+        self._checkpoint = checkpoint
+        self._validation_prompts = self._find_validation_prompts(config, task)
 
     async def run(self) -> RunReport:
         """Train until the data is exhausted or the run fails, and release the executor.
@@ -162,6 +185,48 @@ class TrainingRun:
             await self._executor.stop()
 
     async def _drive(self, inventory: Inventory) -> RunReport:
+        parts = self._wire(inventory)
+        trainer, rollouter = parts.trainer, parts.rollouter
+        outcome, reason = RunOutcome.EXHAUSTED, ""
+        parts.recovery.start()
+        try:
+            await trainer.run()
+        except _FAILURES as error:
+            outcome, reason = RunOutcome.FAILED, str(error)
+            if isinstance(error, MemoryWithheldError):
+                self._save(parts, reason)
+            _log.error("run %s failed: %s", self._name, error, exc_info=error)
+        except asyncio.CancelledError:
+            outcome, reason = RunOutcome.FAILED, "cancelled"
+            raise
+        except Exception as error:
+            # a fault of the program or the policy: the log still says how the run ended
+            outcome, reason = RunOutcome.FAILED, f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            unused = self._total_samples - trainer.trained_samples
+            ended = RunEnded(
+                outcome.value, reason, trainer.trained_samples, unused, rollouter.given_up
+            )
+            async with AsyncExitStack() as ending:
+                # from the last to the first, the others also where one is cancelled
+                ending.callback(parts.recorder.emit, ended)
+                ending.callback(parts.client.close)
+                ending.push_async_callback(rollouter.stop)
+                ending.push_async_callback(parts.recovery.stop)
+        measurement = parts.measurement
+        return RunReport(
+            outcome=outcome,
+            reason=reason,
+            wall_clock_s=measurement.elapsed_s,
+            trained_samples=trainer.trained_samples,
+            unused_samples=unused,
+            given_up_samples=rollouter.given_up,
+            cycles=tuple(parts.cycles.metrics),
+            gpu_seconds=measurement.gpu_seconds(),
+        )
+
+    def _wire(self, inventory: Inventory) -> _Parts:
         config, executor = self._config, self._executor
         rates, measurement, cycles = RolloutRates(), Measurement(), _Cycles(self._metric_sinks)
         recorder = Recorder()
@@ -174,6 +239,7 @@ class TrainingRun:
         deadlines = Deadlines(expiry_is_fault=executor.capabilities.virtual_time)
         changes, balancer = Changes(), LoadBalancer()
         fleet = Fleet(inventory, balancer, recorder, changes)
+        recorder.subscribe(Health(balancer.epoch, fleet.lose), RequestReturned)
         queue = MessageQueue(config.max_required_samples, changes)
         client = GenerationClient(
             executor,
@@ -202,56 +268,87 @@ class TrainingRun:
         observations = CycleObservations(
             config, executor, queue, rollouter, fleet, rates, measurement, recorder, changes
         )
-        restarts = Restarts(
-            executor,
-            fleet,
-            recorder,
-            deadlines,
-            deadline_s=config.runtime.restart_deadline_s,
-            attempts=config.runtime.restart_attempts,
-        )
-        recorder.subscribe(restarts, StalenessReset)
-        controller = DynamicResourceController(
+        switchboard = build_switchboard(
+            config,
             executor,
             fleet,
             balancer,
             self._guarded(recorder),
             observations,
             recorder,
-            deadlines,
-            restarts,
-            config=config.runtime,
-            enable_rebalance=config.async_training.dynamic_schedule_enable_rebalance,
-            partial_rollout=config.async_training.partial_rollout,
-        )
-        trainer = Trainer(
-            executor, controller, rollouter, queue, fleet, observations, recorder, deadlines, config
-        )
-        recovery = Recovery(
-            executor,
-            fleet,
-            controller,
-            restarts,
-            recorder,
             changes,
+            deadlines,
             on_error=lambda error: queue.fail(f"recovery: {error}", error),
         )
-        outcome, reason = RunOutcome.EXHAUSTED, ""
-        recovery.start()
-        try:
-            await trainer.run()
-        except _FAILURES as error:
-            outcome, reason = RunOutcome.FAILED, str(error)
-            _log.error("run %s failed: %s", self._name, error, exc_info=error)
-        finally:
-            await recovery.stop()
-            await rollouter.stop()
-            client.close()
-        trained, given_up = trainer.trained_samples, rollouter.given_up
-        recorder.emit(
-            RunEnded(outcome.value, reason, trained, self._total_samples - trained, given_up)
+        controller, recovery = switchboard.controller, switchboard.recovery
+        validation = Validation(
+            self._task,
+            client,
+            rollouter,
+            controller,
+            fleet,
+            recorder,
+            deadlines,
+            every=config.trainer.test_freq,
+            lends=config.runtime.validation_lends,
+            deadline_s=config.runtime.wait_deadline_s,
+            prompts=self._validation_prompts,
         )
-        return self._report(measurement, cycles, outcome, reason, trained, given_up)
+
+        trainer = Trainer(
+            executor,
+            controller,
+            rollouter,
+            queue,
+            fleet,
+            observations,
+            recorder,
+            deadlines,
+            config,
+            validation,
+            after_cycle=lambda reason: self._save(parts, reason),
+        )
+        parts = _Parts(
+            recorder=recorder,
+            measurement=measurement,
+            cycles=cycles,
+            queue=queue,
+            client=client,
+            rollouter=rollouter,
+            recovery=recovery,
+            trainer=trainer,
+        )
+        return parts
+
+    def _save(self, parts: _Parts, reason: str) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint(self._state(reason, parts))
+
+    @staticmethod
+    def _find_validation_prompts(config: RunConfig, task: Task) -> tuple[Prompt, ...]:
+        if config.trainer.test_freq <= 0:
+            return ()
+        prompts = tuple(task.validation_prompts())
+        if not prompts:
+            raise ConfigError(
+                f"trainer.test_freq is {config.trainer.test_freq} and the task has no validation "
+                "prompts; give it some, or set -1"
+            )
+        return prompts
+
+    def _state(self, reason: str, parts: _Parts) -> RunState:
+        trainer, rollouter = parts.trainer, parts.rollouter
+        return RunState(
+            reason=reason,
+            version=trainer.version,
+            global_step=trainer.global_step,
+            trained_samples=trainer.trained_samples,
+            next_sample=rollouter.submitted,
+            in_flight=rollouter.in_flight,
+            queue=parts.queue.samples,
+            given_up=rollouter.given_up,
+            policy=None if self._policy is None else self._policy.state_dict(),
+        )
 
     @property
     def _total_samples(self) -> int:
@@ -283,26 +380,6 @@ class TrainingRun:
             config.async_training.concurrent_samples_per_replica,
             config.actor_rollout_ref.rollout.n,
             self._total_samples,
-        )
-
-    def _report(
-        self,
-        measurement: Measurement,
-        cycles: _Cycles,
-        outcome: RunOutcome,
-        reason: str,
-        trained: int,
-        given_up: int,
-    ) -> RunReport:
-        return RunReport(
-            outcome=outcome,
-            reason=reason,
-            wall_clock_s=measurement.elapsed_s,
-            trained_samples=trained,
-            unused_samples=self._total_samples - trained,
-            given_up_samples=given_up,
-            cycles=tuple(cycles.metrics),
-            gpu_seconds=measurement.gpu_seconds(),
         )
 
 

@@ -90,6 +90,7 @@ class Steps:
         Returns:
             The replicas for which it succeeded, in the given order.
         """
+        deaths = {name: self._fleet.deaths(name) for name in replicas}
         outcomes = await asyncio.gather(
             *(self._timed(switch, step, (name,), partial(verb, name)) for name in replicas),
             return_exceptions=True,
@@ -102,7 +103,7 @@ class Steps:
                 raise outcome
             elif fence:
                 await self.fence(replica, f"{switch}: {step}: {outcome}")
-        return self._alive(survivors)
+        return self._unharmed(survivors, deaths)
 
     async def sync(self, version: int, group: str, replicas: Sequence[str]) -> tuple[str, ...]:
         """Send the trainer's weights to replicas in one call and book the outcome of each.
@@ -113,24 +114,24 @@ class Steps:
         if not replicas:
             return ()
         started_s = asyncio.get_running_loop().time()
+        deaths = {name: self._fleet.deaths(name) for name in replicas}
         try:
             async with self._deadlines.step(f"weight sync of {', '.join(replicas)}", self._sync_s):
                 outcomes = await self._executor.sync_weights(version, replicas)
         except asyncio.CancelledError:
             # what the call left behind is not known; a restart kills before it goes on
             for name in replicas:
-                self._fleet.move(name, ReplicaEvent.LOSE)
+                self._fleet.lose(name, f"weight sync {version} was cancelled")
             raise
         except RECOVERABLE as error:
             _log.warning("weight sync %d of %s: %s", version, group, error)
             outcomes = {}
-        synced = tuple(name for name in replicas if outcomes.get(name) is SyncOutcome.SYNCED)
-        for name in replicas:
-            if self._fleet.status(name).state is ReplicaState.DEAD:
-                continue
-            if name in synced:
-                self._fleet.move(name, ReplicaEvent.SYNC, version=version)
-            else:
+        alive = self._unharmed(replicas, deaths)
+        synced = tuple(name for name in alive if outcomes.get(name) is SyncOutcome.SYNCED)
+        for name in synced:
+            self._fleet.move(name, ReplicaEvent.SYNC, version=version)
+        for name in alive:
+            if name not in synced:
                 await self.fence(name, f"weight sync {version} left its weights indeterminate")
         self._recorder.emit(
             WeightsSynced(
@@ -143,7 +144,7 @@ class Steps:
                 asyncio.get_running_loop().time() - started_s,
             )
         )
-        return self._alive(synced)
+        return self._unharmed(synced, deaths)
 
     async def admit(self, switch: str, replicas: Sequence[str]) -> tuple[str, ...]:
         """Let synced replicas answer a canary and put those that do into routing."""
@@ -152,24 +153,31 @@ class Steps:
             self._fleet.move(replica, ReplicaEvent.ADMIT)
         return answered
 
-    def _alive(self, replicas: Sequence[str]) -> tuple[str, ...]:
-        """Leave out who died meanwhile, by a capacity event that no verb caused."""
+    def _unharmed(self, replicas: Sequence[str], deaths: Mapping[str, int]) -> tuple[str, ...]:
+        """Leave out who died meanwhile, also if it is back: nothing that was done reached it."""
         return tuple(
-            name for name in replicas if self._fleet.status(name).state is not ReplicaState.DEAD
+            name
+            for name in replicas
+            if self._fleet.status(name).state is not ReplicaState.DEAD
+            and self._fleet.deaths(name) == deaths[name]
         )
 
     async def fence(self, replica: str, reason: str) -> Mapping[str, int]:
         """Book a replica whose state is not known DEAD, report why, and kill it.
 
         Routing forgets it first, so that requests that die with it do not come back to it.
-        Idempotent: a replica that is DEAD is killed and measured again.
+        Idempotent: a replica that is DEAD is killed and measured again. One that is being restarted
+        is left to that: a second kill would come too late and end the new one.
 
         Returns:
-            Free bytes per GPU of the replica, measured after its end; empty if the kill failed.
+            Free bytes per GPU of the replica, measured after its end; empty if the kill failed, and
+            for one that is being restarted.
         """
         if self._fleet.status(replica).state is not ReplicaState.DEAD:
             self._recorder.emit(Advisory(f"replica {replica} was taken out: {reason}"))
             self._fleet.move(replica, ReplicaEvent.LOSE)
+        if self._fleet.is_expected(replica):
+            return {}
         try:
             async with self._deadlines.step(f"kill of {replica}", self._step_s):
                 return await self._executor.kill([replica])

@@ -7,7 +7,7 @@ trainer's GPUs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -19,6 +19,7 @@ from swingshift.executors.runtime.observation import CycleObservations
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.executors.runtime.rollouter import Rollouter
 from swingshift.executors.runtime.switching import RECOVERABLE
+from swingshift.executors.runtime.validation import Validation
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.events import Advisory, BatchCollected, BatchTrained, FitStepEnded
@@ -52,8 +53,13 @@ class Trainer:
         recorder: Recorder,
         deadlines: Deadlines,
         config: RunConfig,
+        validation: Validation,
+        *,
+        after_cycle: Callable[[str], None],
     ) -> None:
-        """Bind the parts of one run."""
+        """Bind the parts of one run; ``after_cycle`` hears once a cycle is done."""
+        self._validation = validation
+        self._after_cycle = after_cycle
         self._executor = executor
         self._controller = controller
         self._rollouter = rollouter
@@ -66,6 +72,16 @@ class Trainer:
         self._version = 0
         self._global_step = 0
         self._trained = 0
+
+    @property
+    def version(self) -> int:
+        """Parameter version of the last weight sync."""
+        return self._version
+
+    @property
+    def global_step(self) -> int:
+        """Fit steps done."""
+        return self._global_step
 
     @property
     def trained_samples(self) -> int:
@@ -91,6 +107,8 @@ class Trainer:
                 return False
         self._observations.cycle_ended(self._version)
         self._controller.end_cycle(self._version)
+        self._after_cycle("sync")
+        await self._validation.after_sync(self._version)
         return True
 
     async def _micro_step(self, *, is_last: bool) -> bool:
@@ -196,7 +214,6 @@ class Trainer:
         self._version = version
         self._observations.synced(synced_s)
         self._rollouter.reset_staleness(version)
-        self._rollouter.resume_submission()
         return synced_s
 
     def _trained_event(

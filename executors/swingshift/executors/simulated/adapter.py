@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from swingshift.executors.rl.task import Task
+from swingshift.executors.simulated.costs.episodes import EpisodeSource
 from swingshift.executors.simulated.costs.lengths import LengthSource
 from swingshift.executors.simulated.executor import SimulatedExecutor
+from swingshift.executors.simulated.faulty import FaultyExecutor
 from swingshift.executors.simulated.loop import VirtualLoop
 from swingshift.executors.simulated.options import SimulatedOptions
+from swingshift.executors.simulated.sizes import check_prompt_lengths
 from swingshift.executors.simulated.task import SimulatedTask
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import ConfigError
@@ -31,13 +34,22 @@ class SimulatedAdapter:
             raise ConfigError(
                 f"the simulated executor takes SimulatedOptions; got {type(options).__name__}"
             )
+        check_prompt_lengths(config, options)
         lengths = LengthSource(
             options.lengths,
             seed=config.seed,
             responses_per_prompt=config.actor_rollout_ref.rollout.n,
         )
-        task = SimulatedTask(lengths, config.rollout.total_rollout_steps)
-        return SimulatedExecutor(config, options, lengths), task
+        task = SimulatedTask(
+            lengths,
+            config.rollout.total_rollout_steps,
+            options.validation_prompts,
+            EpisodeSource(options.episodes, seed=config.seed),
+        )
+        executor = SimulatedExecutor(config, options, lengths)
+        if options.faults.is_empty:
+            return executor, task
+        return FaultyExecutor(executor, options.faults), task
 
     def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop]:
         """Return the virtual loop."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from swingshift.executors.simulated.costs.decode import DecodeModel, seconds_for, steps_in
+from swingshift.executors.simulated.prefix_cache import PrefixCache
 from swingshift.sdk.executor import (
     ExecutorError,
     FinishReason,
@@ -37,6 +38,7 @@ class _Running:
     """A request the engine holds, waiting or decoding."""
 
     __slots__ = (
+        "begun",
         "context",
         "done",
         "end_step",
@@ -51,6 +53,8 @@ class _Running:
         self, request: GenerationRequest, wanted: int, future: asyncio.Future[Generation]
     ) -> None:
         self.request = request
+        # context before this attempt
+        self.begun = request.prompt.tokens + request.generated_tokens + request.observed_tokens
         self.wanted = wanted
         self.future = future
         # tokens of this attempt generated before the latest admission
@@ -72,6 +76,7 @@ class SimulatedEngine:
         kv_capacity_tokens: int,
         max_running: int,
         response_tokens: Callable[[GenerationRequest], int],
+        prefixes: PrefixCache | None = None,
     ) -> None:
         """Make an engine that is paused and empty.
 
@@ -81,7 +86,8 @@ class SimulatedEngine:
             kv_capacity_tokens: Context that fits; beyond it requests wait, and the newest is
                 preempted.
             max_running: Requests decoded at once.
-            response_tokens: Length at which a response ends by itself.
+            response_tokens: Generated length at which a turn of a response ends by itself.
+            prefixes: Keeps the context of what leaves, for when it comes back; None for nothing.
         """
         self._replica = replica
         self._decode = decode
@@ -89,6 +95,7 @@ class SimulatedEngine:
         self._admission_limit = (1.0 - _WATERMARK) * kv_capacity_tokens
         self._max_running = max_running
         self._response_tokens = response_tokens
+        self._prefixes = prefixes
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, _Running] = {}
         self._waiting: deque[_Running] = deque()
@@ -157,6 +164,8 @@ class SimulatedEngine:
             entry = self._running.get(request_id)
             if entry is not None:
                 self._leave(entry)
+                if self._prefixes is not None:
+                    self._remember(entry, self._prefixes)
                 self._finish(entry, FinishReason.ABORT)
         wanted = set(request_ids)
         queued = [entry for entry in self._waiting if entry.request.request_id in wanted]
@@ -212,6 +221,9 @@ class SimulatedEngine:
         kept = [mark for mark in self._versions if mark[1] > oldest]
         before = [mark for mark in self._versions if mark[1] <= oldest]
         self._versions = [*before[-1:], *kept, (version, self._step)]
+        if self._prefixes is not None:
+            # of the same version too: the cache was dropped with the memory that held it
+            self._prefixes.clear()
         if version != self._version:
             self._version = version
             for entry in self._running.values():
@@ -280,6 +292,8 @@ class SimulatedEngine:
             end_step, _, entry = heapq.heappop(finishes)
             if end_step == entry.end_step:
                 self._leave(entry)
+                if self._prefixes is not None:
+                    self._remember(entry, self._prefixes)
                 budget = entry.request.max_new_tokens
                 reason = FinishReason.LENGTH if entry.wanted == budget else FinishReason.STOP
                 self._finish(entry, reason)
@@ -300,18 +314,20 @@ class SimulatedEngine:
         while waiting and len(running) < self._max_running:
             entry = waiting[0]
             request = entry.request
-            context = request.prompt.tokens + request.generated_tokens + entry.done
+            context = entry.begun + entry.done
             # one request always fits: it alone could not be helped by waiting
             if running and self._context + context > self._admission_limit:
                 break
             waiting.popleft()
+            cached = 0 if self._prefixes is None else self._recall(entry, self._prefixes)
             entry.context = context
             entry.start_step = self._step
             entry.end_step = self._step + (entry.wanted - entry.done)
             running[request.request_id] = entry
             self._context += context
-            self._prefill_s += self._decode.prefill_s(context)
-            self.prefilled_again_tokens += context - request.prompt.tokens
+            self._prefill_s += self._decode.prefill_s(context - cached, cached)
+            if request.resume_from is not None or entry.done:
+                self.prefilled_again_tokens += context - cached - _fresh_tokens(entry)
             self._admissions += 1
             heapq.heappush(self._finishes, (entry.end_step, self._admissions, entry))
 
@@ -342,6 +358,16 @@ class SimulatedEngine:
             if tokens > 0:
                 _append_span(entry.spans, version, tokens)
 
+    def _remember(self, entry: _Running, prefixes: PrefixCache) -> None:
+        room = self._kv_capacity - self._context
+        prefixes.put(entry.request.request_id, entry.begun + entry.done, room)
+
+    def _recall(self, entry: _Running, prefixes: PrefixCache) -> int:
+        """Return the tokens of a request's context that need not be computed."""
+        room = self._kv_capacity - self._context
+        # a response that began again elsewhere may be shorter than it was here
+        return min(entry.begun, prefixes.take(entry.request.request_id, room))
+
     def _preempt(self) -> None:
         """Make the newest request wait, first in line; it will be prefilled again."""
         entry = self._running[next(reversed(self._running))]
@@ -360,6 +386,12 @@ class SimulatedEngine:
             entry.future.set_result(
                 Generation(entry.request.request_id, entry.done, reason, tuple(entry.spans))
             )
+
+
+def _fresh_tokens(entry: _Running) -> int:
+    """Return the tokens of a resumed context that no replica has computed before."""
+    observation = entry.request.observation
+    return 0 if entry.done or observation is None else observation.tokens
 
 
 def _append_span(spans: list[VersionSpan], version: int, tokens: int) -> None:

@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from swingshift.executors.simulated.costs.decode import DecodeModel
+from swingshift.executors.simulated.costs.episodes import EpisodeSource
 from swingshift.executors.simulated.costs.lengths import LengthSource
-from swingshift.executors.simulated.costs.memory import kv_capacity_tokens, training_state
-from swingshift.executors.simulated.costs.topology import TrainerTopology
+from swingshift.executors.simulated.costs.memory import training_state
 from swingshift.executors.simulated.costs.training import FitWork, TrainingModel
 from swingshift.executors.simulated.costs.transfer import TransferModel
 from swingshift.executors.simulated.costs.variation import VariationSource
 from swingshift.executors.simulated.engine import SimulatedEngine
 from swingshift.executors.simulated.options import SimulatedOptions
+from swingshift.executors.simulated.prefix_cache import PrefixCache
+from swingshift.executors.simulated.sizes import replica_kv_capacity, trainer_topology
 from swingshift.sdk.config import RunConfig
+from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.executor import (
     Capabilities,
     CapacityEvent,
@@ -30,12 +33,22 @@ from swingshift.sdk.executor import (
     Progress,
     Replica,
     ReplicaKind,
+    ReplicaLostError,
     SyncOutcome,
     TrainerGpu,
     TrainingPart,
 )
 
 _CANARY_TOKENS = 1
+# counted once: asking an enumeration for its length runs Python code, here for every attempt
+_MEMORY_PARTS = len(MemoryPart)
+
+
+class UnsafeCallError(SwingshiftError):
+    """The control plane asked for what would crash a real trainer or spoil its weights.
+
+    No `ExecutorError`: nothing recovers from it, so that the fault in the control plane is seen.
+    """
 
 
 class SimulatedExecutor(Executor):
@@ -52,16 +65,12 @@ class SimulatedExecutor(Executor):
         Raises:
             ConfigError: The model does not fit the GPUs or the parallel sizes.
         """
-        megatron = config.actor_rollout_ref.actor.megatron
-        topology = TrainerTopology(
-            gpus=config.hybrid_gpus,
-            tensor_parallel=megatron.tensor_model_parallel_size,
-            pipeline_parallel=megatron.pipeline_model_parallel_size,
-            expert_parallel=megatron.expert_model_parallel_size,
-        )
+        topology = trainer_topology(config)
         self._config = config
         self._options = options
         self._lengths = lengths
+        self._episodes = EpisodeSource(options.episodes, seed=config.seed)
+        self._is_single_turn = options.episodes.is_single_turn
         self._replica_gpus = config.replica_gpus
         self._decode = DecodeModel(
             model=options.model,
@@ -81,12 +90,16 @@ class SimulatedExecutor(Executor):
         )
         self._state = training_state(options.model, topology, options.memory)
         self._kv_capacity = {
-            kind: self._kv_capacity_tokens(kind) for kind in ReplicaKind if self._count(kind)
+            kind: replica_kv_capacity(config, options, kind)
+            for kind in ReplicaKind
+            if self._count(kind)
         }
         self._variation = VariationSource(options.variation, seed=config.seed)
         self._replicas: dict[str, Replica] = {}
         self._engines: dict[str, SimulatedEngine] = {}
         self._awake: dict[str, set[MemoryPart]] = {}
+        # hybrid replicas that hold, or may hold, memory of the trainer's GPUs
+        self._on_trainer_gpus: dict[str, None] = {}
         self._offloaded: set[TrainingPart] = set()
         self._fitted: dict[int, FitResult] = {}
         self._stopped = asyncio.Event()
@@ -140,7 +153,7 @@ class SimulatedExecutor(Executor):
             ExecutorError: Weights or KV cache are not awake, or no weights were synced.
         """
         engine = self._engines[replica]
-        if len(self._awake[replica]) < len(MemoryPart) and not engine.is_lost:
+        if len(self._awake[replica]) < _MEMORY_PARTS and not engine.is_lost:
             raise ExecutorError(f"replica {replica} is not awake; wake weights and KV cache first")
         return await engine.generate(request)
 
@@ -154,6 +167,7 @@ class SimulatedExecutor(Executor):
 
     async def pause(self, replicas: Sequence[str], mode: PauseMode) -> None:
         """Pause engines; aborting and keeping take no time, draining takes as long as it takes."""
+        self._expect_alive(replicas)
         engines = [self._engines[name] for name in replicas]
         if mode is PauseMode.DRAIN:
             await asyncio.gather(*(engine.drain() for engine in engines))
@@ -165,13 +179,16 @@ class SimulatedExecutor(Executor):
 
     async def resume(self, replicas: Sequence[str]) -> None:
         """Let engines decode."""
+        self._expect_alive(replicas)
         for name in replicas:
             self._engines[name].resume()
 
     async def wake(self, replicas: Sequence[str], part: MemoryPart) -> None:
         """Map memory again."""
+        self._expect_alive(replicas)
+        self._occupy(replicas)
         if part is MemoryPart.WEIGHTS:
-            seconds = self._transfer.wake_weights_s(self._replica_gpus)
+            seconds = self._transfer.wake_weights_s()
         else:
             seconds = self._transfer.wake_kv_cache_s()
         await self._take(f"wake_{part.value}", replicas, seconds)
@@ -180,9 +197,9 @@ class SimulatedExecutor(Executor):
 
     async def sleep(self, replicas: Sequence[str]) -> Mapping[str, int]:
         """Drop weights and KV cache."""
-        await self._take("sleep", replicas, self._transfer.sleep_s(self._replica_gpus))
-        for name in replicas:
-            self._awake[name].clear()
+        self._expect_alive(replicas)
+        await self._take("sleep", replicas, self._transfer.sleep_s())
+        self._vacate(replicas)
         return self._free_bytes(replicas)
 
     async def offload_training(self, part: TrainingPart) -> None:
@@ -204,28 +221,41 @@ class SimulatedExecutor(Executor):
     async def sync_weights(
         self, version: int, replicas: Sequence[str]
     ) -> Mapping[str, SyncOutcome]:
-        """Take the time of the slowest kind of link among the replicas."""
+        """Take the time of the slowest kind of link among the replicas.
+
+        Raises:
+            UnsafeCallError: The parameters to send are not on the trainer's GPUs.
+        """
+        if TrainingPart.PARAMETERS in self._offloaded:
+            raise UnsafeCallError(f"version {version} was to be sent while it is offloaded")
         kinds = {self._replicas[name].kind for name in replicas}
         seconds = max(
-            self._transfer.sync_standalone_s()
-            if kind is ReplicaKind.STANDALONE
-            else self._transfer.sync_hybrid_s(self._replica_gpus)
-            for kind in kinds
+            (
+                self._transfer.sync_standalone_s()
+                if kind is ReplicaKind.STANDALONE
+                else self._transfer.sync_hybrid_s(self._replica_gpus)
+                for kind in kinds
+            ),
+            default=0.0,
         )
         await self._take("sync_weights", (), seconds)
-        for name in replicas:
+        alive = [name for name in replicas if not self._engines[name].is_lost]
+        for name in alive:
             self._engines[name].set_version(version)
-        return dict.fromkeys(replicas, SyncOutcome.SYNCED)
+        return {
+            name: SyncOutcome.SYNCED if name in alive else SyncOutcome.FAILED for name in replicas
+        }
 
     async def kill(self, replicas: Sequence[str]) -> Mapping[str, int]:
         """Lose the engines and free their memory, at once."""
         for name in replicas:
             self._engines[name].lose()
-            self._awake[name].clear()
+        self._vacate(replicas)
         return self._free_bytes(replicas)
 
     async def restart(self, replicas: Sequence[str]) -> None:
         """Start engines afresh."""
+        self._occupy(replicas)
         await self._take("restart", replicas, self._options.cold_start_s)
         for name in replicas:
             self._engines[name] = self._engine(self._replicas[name])
@@ -233,13 +263,18 @@ class SimulatedExecutor(Executor):
             self._awake[name] = set(MemoryPart)
 
     async def fit_step(self, batch: FitBatch) -> FitResult:
-        """Take the modelled seconds of every timing key, one after the other."""
+        """Take the modelled seconds of every timing key, one after the other.
+
+        Raises:
+            UnsafeCallError: GPUs of the trainer are not free, or its state is not on them.
+        """
+        self._expect_trainer_ready()
         known = self._fitted.get(batch.batch_id)
         if known is not None:
             return known
         work = FitWork.of(
             (
-                sample.prompt.tokens + episode.tokens
+                sample.prompt.tokens + episode.response_tokens
                 for sample in batch.samples
                 for episode in sample.episodes
             ),
@@ -251,12 +286,38 @@ class SimulatedExecutor(Executor):
         factor = self._variation.factor("fit_step")
         timing_s = {key: value * factor for key, value in seconds.items()}
         await asyncio.sleep(sum(timing_s.values()))
+        self._expect_trainer_ready()
         # only the latest can come again: the control plane trains in order
         self._fitted = {batch.batch_id: FitResult(timing_s=timing_s)}
         return self._fitted[batch.batch_id]
 
     async def discard(self, handles: Sequence[str]) -> None:
         """Do nothing: there are no payloads."""
+
+    def _expect_alive(self, replicas: Sequence[str]) -> None:
+        for name in replicas:
+            if self._engines[name].is_lost:
+                raise ReplicaLostError(f"replica {name} is gone; restart it first")
+
+    def _expect_trainer_ready(self) -> None:
+        if self._on_trainer_gpus:
+            raise UnsafeCallError(
+                "a fit step on GPUs whose memory is not free: "
+                f"{', '.join(self._on_trainer_gpus)} may hold some"
+            )
+        if self._offloaded:
+            away = ", ".join(sorted(part.value for part in self._offloaded))
+            raise UnsafeCallError(f"a fit step while {away} are offloaded")
+
+    def _occupy(self, replicas: Sequence[str]) -> None:
+        for name in replicas:
+            if self._replicas[name].kind is ReplicaKind.HYBRID:
+                self._on_trainer_gpus[name] = None
+
+    def _vacate(self, replicas: Sequence[str]) -> None:
+        for name in replicas:
+            self._awake[name].clear()
+            self._on_trainer_gpus.pop(name, None)
 
     def _count(self, kind: ReplicaKind) -> int:
         if kind is ReplicaKind.STANDALONE:
@@ -271,18 +332,6 @@ class SimulatedExecutor(Executor):
             for i in range(len(gpus) // size)
         )
 
-    def _kv_capacity_tokens(self, kind: ReplicaKind) -> int:
-        rollout = self._config.actor_rollout_ref.rollout
-        return kv_capacity_tokens(
-            self._options.model,
-            self._options.gpu,
-            tensor_parallel=self._replica_gpus,
-            memory_share=rollout.standalone_memory_share
-            if kind is ReplicaKind.STANDALONE
-            else rollout.gpu_memory_utilization,
-            parameters=self._options.memory,
-        )
-
     def _engine(self, replica: Replica) -> SimulatedEngine:
         return SimulatedEngine(
             replica.id,
@@ -290,12 +339,19 @@ class SimulatedExecutor(Executor):
             kv_capacity_tokens=self._kv_capacity[replica.kind],
             max_running=self._config.actor_rollout_ref.rollout.max_num_seqs,
             response_tokens=self._response_tokens,
+            # a single turn that resumes where it was pays its prefill again: published runs were
+            # fitted so
+            prefixes=None if self._is_single_turn else PrefixCache(),
         )
 
     def _response_tokens(self, request: GenerationRequest) -> int:
         if request.prompt.position < 0:
             return _CANARY_TOKENS
-        return self._lengths.lengths(request.prompt.position)[request.response_index]
+        position, index = request.prompt.position, request.response_index
+        tokens = self._lengths.lengths(position)[index]
+        if self._is_single_turn:
+            return tokens
+        return self._episodes.turn_end(tokens, position, index, request.turn)
 
     def _bytes(self, part: TrainingPart) -> float:
         if part is TrainingPart.PARAMETERS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from swingshift.executors.simulated.costs.decode import DecodeParameters
+from swingshift.executors.simulated.costs.episodes import EpisodeModel
 from swingshift.executors.simulated.costs.hardware import GpuSpec
 from swingshift.executors.simulated.costs.lengths import LengthModel
 from swingshift.executors.simulated.costs.memory import MemoryParameters
@@ -12,6 +13,8 @@ from swingshift.executors.simulated.costs.model import ModelSpec
 from swingshift.executors.simulated.costs.training import TrainingParameters
 from swingshift.executors.simulated.costs.transfer import TransferParameters
 from swingshift.executors.simulated.costs.variation import Variation
+from swingshift.executors.simulated.faults import FaultPlan
+from swingshift.sdk.validators import integer
 
 
 @attrs.frozen(kw_only=True)
@@ -24,6 +27,7 @@ class SimulatedOptions:
         model: The language model.
         gpu: The GPU, the same everywhere.
         lengths: Prompt and response lengths.
+        episodes: Turns of a response and the tools between them; a single turn by default.
         decode: Efficiencies of the inference engine.
         training: Efficiencies of the training engine.
         transfer: Weight sync, sleep, wake and offload.
@@ -32,11 +36,14 @@ class SimulatedOptions:
         reference_model: Whether a reference model scores each batch (timing key ``ref``).
         critic: Whether a critic is trained (timing keys ``values`` and ``update_critic``).
         cold_start_s: Seconds to restart a killed replica.
+        validation_prompts: Prompts of the validation set.
+        faults: What goes wrong; nothing by default.
     """
 
     model: ModelSpec
     gpu: GpuSpec
     lengths: LengthModel = attrs.field(factory=LengthModel)
+    episodes: EpisodeModel = attrs.field(factory=EpisodeModel)
     decode: DecodeParameters = attrs.field(factory=DecodeParameters)
     training: TrainingParameters = attrs.field(factory=TrainingParameters)
     transfer: TransferParameters = attrs.field(factory=TransferParameters)
@@ -45,3 +52,5 @@ class SimulatedOptions:
     reference_model: bool = False
     critic: bool = False
     cold_start_s: float = 90.0
+    validation_prompts: int = attrs.field(default=0, validator=integer(ge=0))
+    faults: FaultPlan = attrs.field(factory=FaultPlan)

@@ -25,12 +25,8 @@ class Aggregation(StrEnum):
 
     SUM = "sum"
     """Amounts of the fit steps add up."""
-    MEAN = "mean"
-    """Each fit step has equal weight."""
     MAX = "max"
     """The largest."""
-    MIN = "min"
-    """The smallest."""
     LAST = "last"
     """A reading that replaces the one before: a level, a running count, an index."""
     RATIO_OF_SUMS = "ratio_of_sums"
@@ -106,21 +102,22 @@ _FULLY_ASYNC: tuple[_Row, ...] = (
         "fully_async/rollouter/active_time",
         "s",
         Aggregation.LAST,
-        "time since the latest weight sync in which the rollouter was free to submit; read once, "
-        "when the version ends",
+        "time since the latest weight sync in which the staleness budget left room to submit and "
+        "there was data left, validation apart; read once, when the version ends",
     ),
     (
         "fully_async/rollouter/version_time",
         "s",
         Aggregation.LAST,
-        "time since the latest weight sync; read once, when the version ends",
+        "time since the latest weight sync, validation apart; read once, when the version ends",
     ),
     (
         "fully_async/rollouter/idle_ratio",
         "ratio",
         Aggregation.LAST,
-        "1 - active_time / version_time; the version's window is the whole cycle, so its one "
-        "reading is final",
+        "1 - active_time / version_time: the share in which the staleness budget, or the end of "
+        "the data, kept the rollouter from submitting; the version's window is the whole cycle, so "
+        "its one reading is final",
     ),
     (
         "fully_async/rollouter/step_generated_samples",
@@ -195,34 +192,22 @@ _FULLY_ASYNC: tuple[_Row, ...] = (
         Aggregation.MAX,
         "most versions between the first and the last token of a trained response",
     ),
-    (
-        "fully_async/processing_time/avg",
-        "s",
-        Aggregation.MEAN,
-        "time to generate a sample; fit steps train equally many samples, so the mean of their "
-        "means is the mean over samples",
-    ),
-    (
-        "fully_async/processing_time/max",
-        "s",
-        Aggregation.MAX,
-        "longest time to generate a sample",
-    ),
-    (
-        "fully_async/processing_time/min",
-        "s",
-        Aggregation.MIN,
-        "shortest time to generate a sample",
-    ),
     *(
         (
-            f"fully_async/processing_time/tp{q}",
+            f"fully_async/processing_time/{key}",
             "s",
             Aggregation.DERIVED,
-            f"percentile {q} of the time to generate a sample, over the cycle's samples together: "
-            "percentiles of parts do not combine",
+            f"{words} time from the submission of a sample to its place in the queue, over all "
+            "samples queued in the cycle together; left out when there were none",
         )
-        for q in (50, 95, 99)
+        for key, words in (
+            ("avg", "mean"),
+            ("max", "longest"),
+            ("min", "shortest"),
+            ("tp50", "percentile 50 of the"),
+            ("tp95", "percentile 95 of the"),
+            ("tp99", "percentile 99 of the"),
+        )
     ),
 )
 
@@ -275,19 +260,13 @@ METRICS: Mapping[str, MetricSpec] = MappingProxyType(
 """Every metric a run reports, by name."""
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 def _last(values: Sequence[float]) -> float:
     return values[-1]
 
 
 _FROM_OWN_VALUES: Mapping[Aggregation, Callable[[Sequence[float]], float]] = {
     Aggregation.SUM: math.fsum,
-    Aggregation.MEAN: _mean,
     Aggregation.MAX: max,
-    Aggregation.MIN: min,
     Aggregation.LAST: _last,
 }
 

@@ -164,11 +164,11 @@ def cluster_utilization(
 
 
 def idle_ratio(active_time_s: float, version_time_s: float) -> float:
-    """Return the share of a parameter version's time in which the rollouter was not submitting.
+    """Return the share of a parameter version's time in which the rollouter could not submit.
 
     Args:
-        active_time_s: Seconds in which it was free to submit, summed over the whole version: every
-            pause counts, not the first alone.
+        active_time_s: Seconds in which the staleness budget left room to submit and there was data
+            left, summed over the whole version: every pause counts, not the first alone.
         version_time_s: Seconds the version lasted, at least 0.
 
     Returns:

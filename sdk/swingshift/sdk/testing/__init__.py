@@ -9,9 +9,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 from swingshift.sdk.testing.event_log import CHECKS, EventLogChecker, check_event_log
+from swingshift.sdk.testing.executor_check import check_executor
+from swingshift.sdk.testing.executor_checks.catalogue import PROMISE_NAMES
+from swingshift.sdk.testing.executor_subject import BackDoor, ExecutorUnderTest, NotObservedError
 from swingshift.sdk.testing.history import Cycle, History, Moment, Regime
-from swingshift.sdk.testing.pytest_plugin import PolicyLaw, policy_contract
-from swingshift.sdk.testing.report import LawResult, PolicyCheckReport, Verdict
+from swingshift.sdk.testing.pytest_plugin import (
+    ExecutorPromise,
+    PolicyLaw,
+    executor_contract,
+    policy_contract,
+)
+from swingshift.sdk.testing.report import CheckReport, CheckResult, Verdict
 from swingshift.sdk.testing.violation import ContractViolation, Violation
 
 if TYPE_CHECKING:
@@ -28,21 +36,28 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKS",
     "LAW_NAMES",
+    "PROMISE_NAMES",
+    "BackDoor",
+    "CheckReport",
+    "CheckResult",
     "ContractViolation",
     "Cycle",
     "EventLogChecker",
+    "ExecutorPromise",
+    "ExecutorUnderTest",
     "History",
-    "LawResult",
     "Moment",
-    "PolicyCheckReport",
+    "NotObservedError",
     "PolicyLaw",
     "Regime",
     "Verdict",
     "Violation",
     "check_event_log",
+    "check_executor",
     "check_policy",
     "contexts",
     "cycles",
+    "executor_contract",
     "histories",
     "policy_contract",
     "regimes",

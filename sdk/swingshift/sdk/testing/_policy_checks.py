@@ -9,6 +9,8 @@ from swingshift.sdk.events import (
     ControllerMoved,
     GpuStateChanged,
     PolicyDecided,
+    ValidationEnded,
+    ValidationStarted,
     WeightsSynced,
 )
 from swingshift.sdk.lifecycle import ControllerState
@@ -28,6 +30,15 @@ class PolicyOrder(Check):
         self._fit_steps = view.started.trigger_parameter_sync_step
         self._may_lend = self._may_rebalance = self._lent_by_policy = False
         self._asked_to_deactivate = self._may_deactivate = False
+        self._validating = False
+
+    def on_validation_started(self, _event: ValidationStarted) -> None:
+        """GPUs may be lent for it on request, without the policy."""
+        self._validating = True
+
+    def on_validation_ended(self, _event: ValidationEnded) -> None:
+        """From here on the policy decides again."""
+        self._validating = False
 
     def on_policy_decided(self, event: PolicyDecided) -> None:
         """Look whether it is this question's turn."""
@@ -52,9 +63,10 @@ class PolicyOrder(Check):
     def on_controller_moved(self, event: ControllerMoved) -> None:
         """Lending follows a True; so does returning, where the policy lent."""
         if event.after == ControllerState.ACTIVATING:
-            if not self._may_lend and self.view.routing:
+            if not self._may_lend and self.view.routing and not self._validating:
                 self.fail("lending begins though the policy did not ask for it and replicas serve")
-            self._lent_by_policy, self._may_lend = self._may_lend, False
+            if not self._validating:
+                self._lent_by_policy, self._may_lend = self._may_lend, False
         elif event.before == ControllerState.HYBRID_ACTIVE and self._lent_by_policy:
             if not self._may_deactivate:
                 self.fail("GPUs go back though should_deactivate has not become true")

@@ -15,7 +15,7 @@ from swingshift.sdk.events import (
     StalenessReset,
     WeightsSynced,
 )
-from swingshift.sdk.executor import FinishReason
+from swingshift.sdk.executor import FinishReason, SyncOutcome
 from swingshift.sdk.lifecycle import (
     CONTROLLER_TABLE,
     IllegalTransitionError,
@@ -28,6 +28,7 @@ from swingshift.sdk.testing._run_view import Check, Report, RunView
 
 _CONTROLLER_STEPS = {(before.value, after.value) for (before, _), after in CONTROLLER_TABLE.items()}
 _RESTARTS = frozenset({"lost", "failed", "deadline"})
+_CANCELLED = "cancelled"
 
 
 class ReplicaLifecycle(Check):
@@ -79,14 +80,31 @@ class ControllerLifecycle(Check):
 
 
 class WeightVersions(Check):
-    """Versions come one after the other, and no replica serves an old one once a sync is done."""
+    """Versions come in order; what serves got its version from a sync, the latest once done."""
 
     name: ClassVar[str] = "weight_versions"
+
+    def __init__(self, view: RunView, report: Report) -> None:
+        """Begin with weights of unknown age everywhere."""
+        super().__init__(view, report)
+        # version that a weight sync brought to a replica, until it lost its weights
+        self._brought: dict[str, int] = {}
 
     def on_weights_synced(self, event: WeightsSynced) -> None:
         """Compare with the version in use; a sync brings the next or repeats it."""
         if event.version not in (self.view.version, self.view.version + 1):
             self.fail(f"version {event.version} was sent while {self.view.version} is in use")
+        for replica, outcome in event.outcomes.items():
+            if outcome == SyncOutcome.SYNCED:
+                self._brought[replica] = event.version
+
+    def on_replica_moved(self, event: ReplicaMoved) -> None:
+        """Look for the sync that brought a replica what it begins to serve."""
+        if event.version is None:
+            self._brought.pop(event.replica, None)
+        begins = event.after == ReplicaState.SERVING and event.before != ReplicaState.SERVING
+        if begins and self._brought.get(event.replica) != event.version:
+            self.fail(f"{event.replica} serves version {event.version}, which no sync brought it")
 
     def on_staleness_reset(self, event: StalenessReset) -> None:
         """Look at whoever serves when the next version's window begins."""
@@ -142,10 +160,16 @@ class _Response:
     lease: tuple[str, int] | None = None
     attempts: int = 0
     tokens: int = 0
+    # at the end of the latest turn
+    finished_tokens: int = 0
+    version: int | None = None
 
 
 class Requests(Check):
-    """Every attempt that is routed returns once, and resumes with what its response has."""
+    """Every attempt that is routed returns once, and resumes with what its response has.
+
+    A response that ended a turn by itself may have another one; its attempts count on.
+    """
 
     name: ClassVar[str] = "requests"
 
@@ -162,6 +186,11 @@ class Requests(Check):
         response.attempts += 1
         if event.attempt != response.attempts:
             self.fail(f"{event.request} began attempt {event.attempt}, not {response.attempts}")
+        version = self.view.weights.get(event.replica)
+        if event.resumed_tokens == 0 and version != response.version:
+            # where a response must be of one version, it begins again under another
+            response.tokens = response.finished_tokens = 0
+        response.version = version
         if event.resumed_tokens != response.tokens:
             self.fail(
                 f"{event.request} resumes with {event.resumed_tokens} tokens; its attempts left "
@@ -170,7 +199,7 @@ class Requests(Check):
         response.lease = (event.replica, event.epoch)
 
     def on_request_returned(self, event: RequestReturned) -> None:
-        """End an attempt, and the response unless it goes on."""
+        """End an attempt, and the response unless it may go on."""
         response = self._responses.get(event.request)
         if response is None or response.lease != (event.replica, event.epoch):
             self.fail(
@@ -180,11 +209,16 @@ class Requests(Check):
             return
         response.lease = None
         if event.reason in _RESTARTS:
-            response.tokens = 0
-        elif event.reason == FinishReason.ABORT:
-            response.tokens += event.new_tokens
-        else:
+            response.tokens = response.finished_tokens = 0
+        elif event.reason == _CANCELLED:
+            # whoever gives a turn up in the middle has what there was before it
+            response.tokens = response.finished_tokens
+        elif event.reason == FinishReason.LENGTH:
             del self._responses[event.request]
+        else:
+            response.tokens += event.new_tokens
+            if event.reason == FinishReason.STOP:
+                response.finished_tokens = response.tokens
 
     def end(self) -> None:
         """Look for attempts that never returned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -38,6 +39,20 @@ _RELOADS = ("reload_parameters", "reload_optimizer_and_gradients")
 _DEACTIVATION = ("offload_parameters", "abort", "sleep", "measure", *_RELOADS)
 _TRAINER_STEPS = frozenset(step for step in _ACTIVATION if step.startswith("offload"))
 # memory that is still short is slept for and measured again
+_FIT, _SYNC, _TRAINER_STEP, _REPLICA_STEP = (
+    "fit step",
+    "weight sync",
+    "switch step of the trainer",
+    "switch step of a replica",
+)
+_EXCLUDES = {
+    _FIT: (_FIT, _SYNC, _TRAINER_STEP, _REPLICA_STEP),
+    _SYNC: (_FIT, _SYNC, _TRAINER_STEP),
+    _TRAINER_STEP: (_FIT, _SYNC, _TRAINER_STEP),
+    _REPLICA_STEP: (_FIT,),
+}
+# beginnings are worked out from durations
+_TICK_S = 1e-6
 _STEPS_BACK = frozenset({("measure", "sleep")})
 
 
@@ -166,7 +181,9 @@ class DeactivationOrder(Check):
             return
         latest, self._latest = self._latest, step
         is_back = latest and _DEACTIVATION.index(step) < _DEACTIVATION.index(latest)
-        if is_back and (latest, step) not in _STEPS_BACK:
+        # training state that did not all come back is reloaded from the first part on
+        is_retry = step in _RELOADS and (latest, "") not in self._done
+        if is_back and (latest, step) not in _STEPS_BACK and not is_retry:
             self.fail(f"{step} came after {latest}")
 
 
@@ -182,8 +199,9 @@ class MemoryReturned(Check):
         self._lent: dict[str, int | None] = {}
 
     def on_replica_moved(self, event: ReplicaMoved) -> None:
-        """A hybrid replica that wakes takes its GPUs."""
-        if event.after == ReplicaState.WAKING:
+        """A hybrid replica that wakes, or was restarted, takes its GPUs."""
+        is_back = event.before == ReplicaState.DEAD and event.after == ReplicaState.STALE
+        if self.view.is_hybrid(event.replica) and (is_back or event.after == ReplicaState.WAKING):
             self._lent.update(dict.fromkeys(self.view.started.replicas.get(event.replica, ())))
 
     def on_memory_measured(self, event: MemoryMeasured) -> None:
@@ -201,6 +219,46 @@ class MemoryReturned(Check):
                     self.fail(f"GPU {gpu} was not measured before training")
                 elif free < required:
                     self.fail(f"GPU {gpu} has {free} bytes free; training needs {required}")
+
+
+class Exclusion(Check):
+    """Fit steps, weight syncs and switches do not overlap on the trainer's GPUs."""
+
+    name: ClassVar[str] = "exclusion"
+
+    def __init__(self, view: RunView, report: Report) -> None:
+        """Begin with idle GPUs."""
+        super().__init__(view, report)
+        self._fit_began_s = math.inf
+        # when the latest of each kind ended
+        self._ended_s = dict.fromkeys(_EXCLUDES, -math.inf)
+
+    def on_gpu_state_changed(self, event: GpuStateChanged) -> None:
+        """Follow when fit steps begin and end."""
+        if event.state == GpuState.TRAIN:
+            self._fit_began_s = min(self._fit_began_s, self.view.now_s)
+        elif self.view.training and self.view.training <= set(event.gpus):
+            began_s, self._fit_began_s = self._fit_began_s, math.inf
+            self._take(_FIT, began_s)
+
+    def on_weights_synced(self, event: WeightsSynced) -> None:
+        """A sync has the trainer's GPUs for itself."""
+        self._take(_SYNC, self.view.now_s - event.duration_s)
+
+    def on_switch_step(self, event: SwitchStep) -> None:
+        """So has a step of a switch, but steps of replicas may go beside each other."""
+        if event.switch in ("activate", "deactivate"):
+            kind = _REPLICA_STEP if event.replicas else _TRAINER_STEP
+            self._take(kind, self.view.now_s - event.duration_s)
+
+    def _take(self, kind: str, began_s: float) -> None:
+        now_s = self.view.now_s
+        overlaps = [other for other in _EXCLUDES[kind] if self._ended_s[other] > began_s + _TICK_S]
+        if kind != _FIT and now_s > self._fit_began_s + _TICK_S:
+            overlaps.append(_FIT)
+        self._ended_s[kind] = now_s
+        if overlaps:
+            self.fail(f"a {kind} since {began_s:g} s overlaps with a {', a '.join(overlaps)}")
 
 
 class TrainingPlace(Check):

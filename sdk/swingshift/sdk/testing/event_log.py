@@ -7,12 +7,14 @@ the run has ended, or give a log that was kept to `check_event_log`. Every check
 - ``sequence``, ``time``: numbers have no gap, and time does not run backwards.
 - ``replica_lifecycle``, ``controller_lifecycle``: each step is one of `swingshift.sdk.lifecycle`
   and begins where the one before ended.
-- ``weight_versions``: versions follow each other, and no replica serves an old one after a sync.
+- ``weight_versions``: versions follow each other; whoever begins to serve got its version from a
+  sync, and no replica serves an old one after the next.
 - ``routing``: requests go to SERVING replicas in routing, under the latest epoch.
 - ``requests``: every attempt returns, once, and resumes with what its response has.
 - ``activation_order``, ``deactivation_order``: the steps of a switch, in order, for each replica.
 - ``memory_returned``: lent GPUs have what training needs, measured, before the trainer gets them.
 - ``training_place``: trainer GPUs compute only while none is lent.
+- ``exclusion``: fit steps, weight syncs and switches do not overlap on the trainer's GPUs.
 - ``samples``: each is submitted, queued and trained at most once, in this order; none is lost.
 - ``counts``: counts of active and queued samples are the true ones.
 - ``queue_bound``, ``staleness``, ``capacity``: the three bounds of what is queued, submitted since
@@ -47,6 +49,7 @@ from swingshift.sdk.testing._sample_checks import (
 from swingshift.sdk.testing._switch_checks import (
     ActivationOrder,
     DeactivationOrder,
+    Exclusion,
     MemoryReturned,
     TrainingPlace,
 )
@@ -64,6 +67,7 @@ _CHECKS: tuple[type[Check], ...] = (
     DeactivationOrder,
     MemoryReturned,
     TrainingPlace,
+    Exclusion,
     Samples,
     Counts,
     QueueBound,
@@ -117,6 +121,11 @@ class EventLogChecker:
         for handle in self._handlers[event.kind]:
             handle(event)
         self._ended = self._ended or isinstance(event, RunEnded)
+
+    @property
+    def found(self) -> tuple[Violation, ...]:
+        """What was found so far; ask after any event to stop at the first violation."""
+        return tuple(self._violations)
 
     def violations(self) -> tuple[Violation, ...]:
         """Return all that was found, what the end of the log shows included; call it at the end."""

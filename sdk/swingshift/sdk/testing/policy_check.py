@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, Phase, configuration, given
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from swingshift.sdk.errors import UnknownNameError, UserError
+from swingshift.sdk.errors import UserError
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 from swingshift.sdk.testing.law import Breach, Law, Subject
 from swingshift.sdk.testing.laws import LAW_NAMES, LAWS
-from swingshift.sdk.testing.report import LawResult, PolicyCheckReport, Verdict
+from swingshift.sdk.testing.report import CheckReport, CheckResult, checked_excuses
 from swingshift.sdk.testing.surroundings import Surroundings
-from swingshift.sdk.validators import integer, text
+from swingshift.sdk.validators import integer
 
 MAX_EXAMPLES = 100
 """Runs drawn for each law, unless told otherwise."""
@@ -30,7 +30,7 @@ def check_policy(
     max_examples: int = MAX_EXAMPLES,
     laws: Iterable[str] | None = None,
     seed: int = 0,
-) -> PolicyCheckReport:
+) -> CheckReport:
     """Return a verdict on every law of the policy contract, each breach with its smallest run.
 
     Authors call it in a test, and ``assert_sound()`` on the report. It is deterministic: the same
@@ -52,23 +52,18 @@ def check_policy(
         UserError: The factory does not return a new policy at each call.
         InvalidValueError: ``max_examples`` is no count, or an excuse has no reason.
     """
-    excuses = dict(expected_failures or {})
     chosen = LAW_NAMES if laws is None else tuple(laws)
-    for name in (*chosen, *excuses):
-        if name not in LAW_NAMES:
-            raise UnknownNameError("law", name, LAW_NAMES)
-    for name, reason in excuses.items():
-        text().check(f"expected_failures[{name!r}]", reason)
+    excuses = checked_excuses("law", chosen, expected_failures, LAW_NAMES)
     integer(ge=1).check("max_examples", max_examples)
     policy = _new_policy(factory)
     subject = Subject(factory, Surroundings(policy))
     with _no_files_left():
         results = tuple(
-            _result(law, _breach(law, subject, max_examples, seed), excuses.get(law.name, ""))
+            _result(law, _breach(law, subject, max_examples, seed), excuses)
             for law in LAWS
             if law.name in chosen
         )
-    return PolicyCheckReport(policy=type(policy).__name__, results=results)
+    return CheckReport(subject=type(policy).__name__, results=results)
 
 
 def _new_policy(factory: Callable[[], DynamicSchedulePolicyBase]) -> DynamicSchedulePolicyBase:
@@ -118,22 +113,9 @@ def _breach(law: Law, subject: Subject, max_examples: int, seed: int) -> Breach 
     return None
 
 
-def _result(law: Law, breach: Breach | None, excuse: str) -> LawResult:
-    if breach is None and excuse:
-        verdict, message = Verdict.UNEXCUSED, "the law holds: remove it from expected_failures"
-    elif breach is None:
-        verdict, message = Verdict.HOLDS, ""
-    else:
-        verdict = Verdict.EXCUSED if excuse else Verdict.VIOLATED
-        message = breach.message
-    return LawResult(
-        check=law.name,
-        promise=law.promise,
-        verdict=verdict,
-        message=message,
-        example=breach.example if breach is not None else "",
-        excuse=excuse,
-    )
+def _result(law: Law, breach: Breach | None, excuses: Mapping[str, str]) -> CheckResult:
+    found = None if breach is None else (breach.message, breach.example)
+    return CheckResult.of(law.name, law.promise, found, excuses.get(law.name, ""))
 
 
 @contextmanager

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import ClassVar
 
 import attrs
 
-from swingshift.sdk.errors import UnknownNameError
 from swingshift.sdk.validators import finite
 
 # PCIe 5.0 x16: 32 GT/s on 16 lanes, about 64 GB/s in each direction; all three GPUs below use it.
@@ -22,6 +22,8 @@ NETWORK_400G_BYTES_PER_S = 50e9
 class GpuSpec:
     """One GPU with its links; peak rates, before any efficiency.
 
+    A configuration may name one of the `presets` in place of the section.
+
     Args:
         name: How messages and reports call it.
         memory_bytes: Device memory.
@@ -31,6 +33,8 @@ class GpuSpec:
         nvlink_bytes_per_s: GPU to GPU within a node, one direction.
         network_bytes_per_s: This GPU's part of the node's network, one direction.
     """
+
+    presets: ClassVar[Mapping[str, GpuSpec]]
 
     name: str
     memory_bytes: float = attrs.field(validator=finite(gt=0))
@@ -69,16 +73,4 @@ H200 = GpuSpec(
 )
 """Source: NVIDIA H200 SXM datasheet (141 GB, 4.8 TB/s, 990 TFLOP/s dense bf16, NVLink 900 GB/s)."""
 
-GPUS: Mapping[str, GpuSpec] = MappingProxyType({spec.name: spec for spec in (H20, H100, H200)})
-
-
-def gpu(name: str) -> GpuSpec:
-    """Return the preset of that name, whatever its case.
-
-    Raises:
-        UnknownNameError: No preset is called so; the message lists those there are.
-    """
-    try:
-        return GPUS[name.upper()]
-    except KeyError:
-        raise UnknownNameError("gpu", name, GPUS) from None
+GpuSpec.presets = MappingProxyType({spec.name: spec for spec in (H20, H100, H200)})

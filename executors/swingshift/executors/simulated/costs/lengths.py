@@ -34,7 +34,7 @@ class PromptLengths:
     mean_tokens: float = attrs.field(default=150.0, validator=finite(gt=0))
     sigma: float = attrs.field(default=0.5, validator=finite(ge=0))
     min_tokens: int = attrs.field(default=16, validator=integer(ge=1))
-    max_tokens: int = attrs.field(default=2048, validator=integer(ge=1))
+    max_tokens: int = attrs.field(default=1024, validator=integer(ge=1))
 
     def __attrs_post_init__(self) -> None:
         _require_between(self.mean_tokens, self.min_tokens, self.max_tokens)

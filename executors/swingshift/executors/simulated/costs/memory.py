@@ -9,8 +9,7 @@ import attrs
 from swingshift.executors.simulated.costs.hardware import GpuSpec
 from swingshift.executors.simulated.costs.model import ModelSpec
 from swingshift.executors.simulated.costs.topology import TrainerTopology
-from swingshift.sdk.errors import ConfigError
-from swingshift.sdk.validators import finite, integer
+from swingshift.sdk.validators import InvalidValueError, finite, integer
 
 
 @attrs.frozen(kw_only=True)
@@ -19,8 +18,7 @@ class MemoryParameters:
 
     Args:
         activation_reserve_bytes: Bytes per GPU that an engine keeps from the KV cache inside its
-            memory share:
-            activations, captured graphs, communication buffers. Assumed.
+            memory share: activations, captured graphs, communication buffers. Assumed.
         gradient_bytes_per_param: Gradients accumulated in fp32.
         optimizer_bytes_per_param: An fp32 master weight and Adam's two fp32 moments.
     """
@@ -73,17 +71,17 @@ def kv_capacity_tokens(
         parameters: The activation reserve.
 
     Raises:
-        ConfigError: The share is out of range, or leaves no room for the cache; names the least
-            that does.
+        InvalidValueError: The share is out of range, or leaves no room for the cache; names the
+            least that does.
     """
     integer(ge=1).check("tensor_parallel", tensor_parallel)
-    if not 0.0 < memory_share <= 1.0:
-        raise ConfigError(f"memory share {memory_share} must be above 0 and at most 1")
+    finite(gt=0, le=1).check("memory_share", memory_share)
     token_bytes = model.kv_bytes_per_token_and_gpu(tensor_parallel)
     needed = model.weight_bytes / tensor_parallel + parameters.activation_reserve_bytes
     tokens = (memory_share * gpu.memory_bytes - needed) / token_bytes
     if tokens < 1.0:
-        raise ConfigError(_no_room(model, gpu, tensor_parallel, memory_share, needed + token_bytes))
+        allowed = _enough_room(model, gpu, tensor_parallel, needed + token_bytes)
+        raise InvalidValueError("memory_share", memory_share, allowed)
     return math.floor(tokens)
 
 
@@ -108,16 +106,11 @@ def training_state(
     )
 
 
-def _no_room(
-    model: ModelSpec, gpu: GpuSpec, tensor_parallel: int, memory_share: float, needed_bytes: float
-) -> str:
+def _enough_room(model: ModelSpec, gpu: GpuSpec, tensor_parallel: int, needed_bytes: float) -> str:
+    """Return what would leave room for a KV cache, in words."""
     least = math.ceil(1000 * needed_bytes / gpu.memory_bytes) / 1000
-    advice = (
-        f"a share of at least {least:g} would do"
-        if least <= 1.0
-        else "no share is enough: spread the replica over more GPUs"
-    )
+    enough = f"at least {least:g}" if least <= 1.0 else "a replica of more GPUs"
     return (
-        f"memory share {memory_share:g} of {tensor_parallel} x {gpu.name} leaves no room for a KV "
-        f"cache beside {model.name}, which needs {needed_bytes / 1e9:.1f} GB on each GPU; {advice}"
+        f"{enough}: {model.name} and a KV cache need {needed_bytes / 1e9:.1f} GB on each of "
+        f"{tensor_parallel} x {gpu.name}"
     )

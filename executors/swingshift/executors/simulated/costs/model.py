@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import ClassVar
 
 import attrs
 
-from swingshift.sdk.errors import ConfigError, UnknownNameError
+from swingshift.sdk.errors import ConfigError
 from swingshift.sdk.validators import finite, integer
 
 
@@ -18,6 +19,8 @@ class ModelSpec:
     How the parameters split into those every token touches and those of routed experts follows from
     the two published totals (`dense_params`), so the two views cannot disagree. The state of
     linear-attention layers does not grow with context and is not counted.
+
+    A configuration may name one of the `presets` in place of the section.
 
     Args:
         name: How messages and reports call it.
@@ -33,6 +36,8 @@ class ModelSpec:
         bytes_per_param: Stored size of a weight.
         kv_bytes_per_element: Stored size of one cached key or value element.
     """
+
+    presets: ClassVar[Mapping[str, ModelSpec]]
 
     name: str
     total_params: float = attrs.field(validator=finite(gt=0))
@@ -135,16 +140,4 @@ routed experts of which a token visits 8, and a shared one that counts as dense.
 its totals (35 B, 3 B), and so do we.
 """
 
-MODELS: Mapping[str, ModelSpec] = MappingProxyType({QWEN3_5_35B_A3B.name: QWEN3_5_35B_A3B})
-
-
-def model(name: str) -> ModelSpec:
-    """Return the preset of that name.
-
-    Raises:
-        UnknownNameError: No preset is called so; the message lists those there are.
-    """
-    try:
-        return MODELS[name]
-    except KeyError:
-        raise UnknownNameError("model", name, MODELS) from None
+ModelSpec.presets = MappingProxyType({QWEN3_5_35B_A3B.name: QWEN3_5_35B_A3B})

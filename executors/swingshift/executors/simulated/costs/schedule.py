@@ -63,7 +63,12 @@ class Oscillation:
 
 @attrs.frozen(kw_only=True)
 class Regime:
-    """A factor that holds from a position until the next regime begins."""
+    """A factor that holds from a position until the next regime begins.
+
+    Args:
+        start: Position from which it holds.
+        factor: The factor.
+    """
 
     start: int = attrs.field(validator=integer(ge=0))
     factor: float = attrs.field(validator=finite(gt=0))

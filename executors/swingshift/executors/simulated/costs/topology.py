@@ -6,8 +6,7 @@ import math
 
 import attrs
 
-from swingshift.sdk.errors import ConfigError
-from swingshift.sdk.validators import integer
+from swingshift.sdk.validators import InvalidValueError, integer
 
 
 @attrs.frozen(kw_only=True)
@@ -23,6 +22,9 @@ class TrainerTopology:
         tensor_parallel: GPUs that share a layer.
         pipeline_parallel: Stages that the layers are cut into.
         expert_parallel: GPUs that share the routed experts of a layer.
+
+    Raises:
+        InvalidValueError: The GPUs cannot be split so; names the argument.
     """
 
     gpus: int = attrs.field(validator=integer(ge=1))
@@ -32,9 +34,11 @@ class TrainerTopology:
 
     def __attrs_post_init__(self) -> None:
         if self.gpus % self.pipeline_parallel:
-            raise ConfigError(
-                f"pipeline_parallel={self.pipeline_parallel} must divide the {self.gpus} "
-                "trainer GPUs"
+            raise InvalidValueError(
+                "pipeline_parallel",
+                self.pipeline_parallel,
+                f"a divisor of the {self.gpus} trainer GPUs, for example "
+                f"{math.gcd(self.pipeline_parallel, self.gpus)}",
             )
         stage = self.gpus // self.pipeline_parallel
         for name, width in (
@@ -42,10 +46,11 @@ class TrainerTopology:
             ("expert_parallel", self.expert_parallel),
         ):
             if stage % width:
-                raise ConfigError(
-                    f"{name}={width} must divide the {stage} GPUs of a pipeline stage ({self.gpus} "
-                    f"trainer GPUs, pipeline_parallel={self.pipeline_parallel}); "
-                    f"{name}={math.gcd(width, stage)} would do"
+                raise InvalidValueError(
+                    name,
+                    width,
+                    f"a divisor of the {stage} GPUs of a pipeline stage ({self.gpus} trainer GPUs, "
+                    f"{self.pipeline_parallel} stages), for example {math.gcd(width, stage)}",
                 )
 
     @property

@@ -9,8 +9,7 @@ the trainer on 16 GPUs, these figures come out near the published ones for syste
 - activating a 30B hybrid replica (offload, wake, sync, wake): about 5.5 s, published 6.1 to 6.3 s
   for 8B to 30B;
 - deactivating it (sleep, reload): about 3 s, published 3.2 to 4.4 s;
-- waking a sleeping engine: 1 to 2 s, published 0.1 to 6 s with the weights kept in host memory and
-  0.8 to 2.6 s without.
+- waking a sleeping engine whose weights were dropped: 1 to 2 s, published 0.8 to 2.6 s.
 
 Within one node (7B from 4 to 4 GPUs, published 0.02 s) transfers take NVLink and are faster than
 modelled here.
@@ -96,25 +95,13 @@ class TransferModel:
         copy_s = copied / self.gpu.memory_bandwidth_bytes_per_s
         return self.parameters.sync_latency_s + self.gather_s + copy_s
 
-    def sleep_s(self, tensor_parallel: int, *, keep_weights: bool = False) -> float:
-        """Return the seconds to drop a replica's KV cache, and to drop or keep its weights.
+    def sleep_s(self) -> float:
+        """Return the seconds to drop a replica's weights and KV cache."""
+        return self.parameters.sleep_latency_s
 
-        Args:
-            tensor_parallel: GPUs of the replica, each with a host link of its own.
-            keep_weights: Whether the weights are kept in host memory.
-        """
-        moved = self._slice_bytes(tensor_parallel) if keep_weights else 0.0
-        return self.parameters.sleep_latency_s + self._host_link_s(moved)
-
-    def wake_weights_s(self, tensor_parallel: int, *, kept_weights: bool = False) -> float:
-        """Return the seconds to map memory for a replica's weights, and to fetch those kept.
-
-        Args:
-            tensor_parallel: GPUs of the replica.
-            kept_weights: Whether `sleep_s` kept the weights in host memory.
-        """
-        moved = self._slice_bytes(tensor_parallel) if kept_weights else 0.0
-        return self.parameters.wake_weights_latency_s + self._host_link_s(moved)
+    def wake_weights_s(self) -> float:
+        """Return the seconds to map memory for a replica's weights."""
+        return self.parameters.wake_weights_latency_s
 
     def wake_kv_cache_s(self) -> float:
         """Return the seconds to map memory for a replica's KV cache, which comes back empty."""

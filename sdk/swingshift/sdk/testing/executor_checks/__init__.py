@@ -1,0 +1,1 @@
+"""The promises of the executor contract, one group for each area; `catalogue` lists them all."""

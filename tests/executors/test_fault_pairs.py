@@ -1,0 +1,75 @@
+"""Two faults in one run: every pair of verbs, with kinds, times, replicas and runs by chance of a
+covering array, in which any two values of different factors meet; nightly, all pairs of calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
+
+import pytest
+from tests.executors.covering import Row, covering_array
+from tests.executors.faultcases import (
+    KINDS,
+    PLACES,
+    REPLICAS,
+    TIMES,
+    Case,
+    Strike,
+    is_possible,
+    kinds_of,
+    problems_of,
+)
+from tests.executors.faultworld import LENDING, NIGHTLY, WORLDS
+
+from swingshift.executors.simulated.faults import Verb
+
+FIRST, SECOND = "_of_first", "_of_second"
+
+
+def are_possible(row: Mapping[str, object]) -> bool:
+    """Return whether both faults make sense."""
+    return is_possible(row, FIRST) and is_possible(row, SECOND)
+
+
+@functools.cache
+def rows() -> list[Row]:
+    """Return the covering array of pairs of faults."""
+    one = {"verb": tuple(Verb), "kind": tuple(KINDS), "place": PLACES}
+    one |= {"times": TIMES, "replica": REPLICAS}
+    both = {f"{name}{suffix}": one[name] for suffix in (FIRST, SECOND) for name in one}
+    return covering_array({**both, "world": WORLDS}, are_possible)
+
+
+def pairs_with(verb: Verb) -> Iterable[Case]:
+    """Return the cases whose first fault is of a verb."""
+    covering = (Case.of_row(row, FIRST, SECOND) for row in rows() if row[f"verb{FIRST}"] is verb)
+    if not NIGHTLY:
+        return covering
+    calls = [
+        Strike(verb=other, kind=kind, place=place)
+        for other in Verb
+        for kind in kinds_of(other)
+        for place in PLACES
+    ]
+    every = (
+        Case(world=LENDING, strikes=pair)
+        for pair in itertools.combinations(calls, 2)
+        if pair[0].verb is verb
+    )
+    return itertools.chain(covering, every)
+
+
+def test_every_pair_of_verbs_is_among_them() -> None:
+    """Whichever fails first, with any kind of fault of the other one."""
+    found = {(row[f"verb{FIRST}"], row[f"verb{SECOND}"]) for row in rows()}
+    assert found == set(itertools.product(Verb, Verb))
+    kinds = {(row[f"verb{FIRST}"], row[f"kind{SECOND}"]) for row in rows()}
+    assert kinds == set(itertools.product(Verb, KINDS))
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_two_faults_are_survived_or_named(verb: Verb) -> None:
+    """Each promise holds whatever goes wrong together."""
+    assert problems_of(pairs_with(verb)) == []
