@@ -55,6 +55,7 @@ class Bench:
     rollouter: Rollouter
     queue: MessageQueue
     sink: ListSink
+    dropped: list[Episode]
 
     def queued(self) -> list[int]:
         """Return the samples queued so far, in order."""
@@ -81,11 +82,13 @@ def bench(
         )
 
     recorder, sink, changes = Recorder(), ListSink(), Changes()
+    dropped: list[Episode] = []
     recorder.subscribe(sink)
     queue = MessageQueue(capacity or budget, changes)
     rollouter = Rollouter(
         task or Prompts(),
         run_episode,
+        dropped.append,
         queue,
         recorder,
         changes,
@@ -94,7 +97,7 @@ def bench(
         max_required_samples=budget,
         total_samples=total,
     )
-    return Bench(rollouter, queue, sink)
+    return Bench(rollouter, queue, sink, dropped)
 
 
 def begin(made: Bench, servers: int = 1) -> None:
@@ -218,6 +221,23 @@ def test_a_sample_given_up_frees_its_budget() -> None:
     assert made.sink.of(SampleGivenUp) == [SampleGivenUp(1, 2, "request 1/0 failed 4 times")]
     assert made.rollouter.given_up == 1
     assert made.rollouter.staleness_samples == 3
+
+
+def test_finished_responses_of_a_sample_given_up_are_dropped() -> None:
+    """Nobody will ask for their payloads."""
+
+    async def generate(request: EpisodeRequest) -> None:
+        await asyncio.sleep(1.0 + request.response_index)
+        if request.response_index == 1:
+            raise RequestFailedError("failed")
+
+    async def main() -> Bench:
+        made = bench(generate, total=2)
+        begin(made)
+        await asyncio.sleep(10.0)
+        return made
+
+    assert [episode.handle for episode in run_virtual(main()).dropped] == ["0/0", "1/0"]
 
 
 def test_the_other_responses_of_a_sample_given_up_are_cancelled() -> None:

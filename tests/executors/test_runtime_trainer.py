@@ -142,6 +142,20 @@ def test_a_hanging_fit_step_ends_the_run_at_its_deadline() -> None:
     assert failed(faulty(("fit_step", "0", "hang", 1))) == "fit step did not end within 7200 s"
 
 
+def test_payloads_of_a_sample_given_up_are_freed_too() -> None:
+    """With the next batch: its finished responses, and what the failed ones had."""
+    ran = run_training(
+        small_config(prompts=24, runtime=RuntimeConfig(request_retries=0)),
+        ScriptedPolicy(lend=False),
+        faults=[("generate", "*", "fail", 1)],
+        virtual_time=False,
+    )
+    assert ran.report.given_up_samples == 1
+    freed = {handle for _, handle in ran.executor.called("discard")}
+    trained = {f"{s}/{r}" for b in ran.sink.of(BatchCollected) for s in b.samples for r in (0, 1)}
+    assert trained <= freed
+
+
 @pytest.mark.parametrize("how", ["fail", "hang"])
 def test_payloads_that_are_not_freed_do_not_end_the_run(how: Fault) -> None:
     """Memory of payloads is worth an advisory, not a run."""

@@ -48,6 +48,7 @@ class _Parts:
     watchdog: Watchdog
     retries: int
     version_of: Callable[[str], int | None] | None
+    dropped: list[str]
 
 
 # An episode may ask for a turn; has one under way; has lost what it had, and its code has not ended
@@ -97,6 +98,7 @@ class _Turns:
     def __init__(self, parts: _Parts, request: EpisodeRequest) -> None:
         self._parts = parts
         self._request = request
+        self._handle = None
         self._attempts = 0
         self._failures = 0
         self.latest: Episode | None = None
@@ -189,8 +191,17 @@ class _Turns:
         self._count_failure(failure)
         return None
 
+    def drop(self) -> None:
+        """Leave what the executor has of the response to be discarded: nobody will ask for it."""
+        if self._handle is not None:
+            self._parts.dropped.append(self._handle)
+            self._handle = None
+
     def _begin(self) -> None:
-        """Start at the prompt, whatever there is."""
+        """Start at the prompt, whatever there is.
+
+        What the executor has is not dropped: the same request takes its place.
+        """
         self._handle = self._observation = None
         self._tokens = self._observed = 0
         self._spans = self._insertions = ()
@@ -283,6 +294,7 @@ class GenerationClient:
             Watchdog(request_deadline_s),
             request_retries,
             version_of,
+            [],
         )
 
     async def __call__(self, task: Task, request: EpisodeRequest) -> Episode:
@@ -304,9 +316,22 @@ class GenerationClient:
                     if turns.stage != "lost":
                         return episode
                 turns.latest, turns.stage = None, "ready"
+        except BaseException:
+            turns.drop()
+            raise
         finally:
             turns.stage = "over"
             self._parts.balancer.forget(request.request_id)
+
+    def take_dropped(self) -> list[str]:
+        """Return, once each, handles nobody will ask for; `Executor.discard` takes them."""
+        dropped = self._parts.dropped.copy()
+        self._parts.dropped.clear()
+        return dropped
+
+    def drop(self, episode: Episode) -> None:
+        """Leave a finished response to be discarded: its sample was given up."""
+        self._parts.dropped.append(episode.handle)
 
     def close(self) -> None:
         """Release the timer; called once, when no request is in flight any more."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
 _T = TypeVar("_T")
 
 
 async def gather_or_cancel(
-    loop: asyncio.AbstractEventLoop, work: Sequence[Coroutine[object, object, _T]]
+    loop: asyncio.AbstractEventLoop,
+    work: Sequence[Coroutine[object, object, _T]],
+    *,
+    on_orphan: Callable[[_T], None] | None = None,
 ) -> list[_T]:
     """Run coroutines concurrently and return their results in order.
 
@@ -20,6 +23,7 @@ async def gather_or_cancel(
     Args:
         loop: The running loop; asking for it costs a system call on Python 3.11.
         work: What to run.
+        on_orphan: Called, after an error, with each result that nobody will get.
     """
     tasks = [loop.create_task(piece) for piece in work]
     try:
@@ -28,4 +32,8 @@ async def gather_or_cancel(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if on_orphan is not None:
+            for task in tasks:
+                if not task.cancelled() and task.exception() is None:
+                    on_orphan(task.result())
         raise

@@ -9,6 +9,7 @@ one; it never exceeds ``max_required_samples``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from swingshift.executors.rl.task import EpisodeRequest, EpisodeRunner, Task
 from swingshift.executors.runtime.changes import Changes
@@ -24,7 +25,7 @@ from swingshift.sdk.events import (
     SampleSubmitted,
     StalenessReset,
 )
-from swingshift.sdk.executor import Sample
+from swingshift.sdk.executor import Episode, Sample
 from swingshift.sdk.metrics import concurrency_capacity
 
 LEAST_GIVE_UPS_IN_A_ROW = 32
@@ -42,6 +43,7 @@ class Rollouter:
         self,
         task: Task,
         run_episode: EpisodeRunner,
+        drop_episode: Callable[[Episode], None],
         queue: MessageQueue,
         recorder: Recorder,
         changes: Changes,
@@ -56,6 +58,7 @@ class Rollouter:
         Args:
             task: Prompts, episodes, scores.
             run_episode: Runs one episode of the task.
+            drop_episode: Gets the finished episodes of a sample that is given up.
             queue: Takes finished samples.
             recorder: Hears of every sample.
             changes: Notified whenever `active` or `attainable` changed.
@@ -70,6 +73,7 @@ class Rollouter:
         self._loop = asyncio.get_running_loop()
         self._task = task
         self._run_episode = run_episode
+        self._drop_episode = drop_episode
         self._queue = queue
         self._recorder = recorder
         self._responses = responses_per_prompt
@@ -251,6 +255,7 @@ class Rollouter:
                 self._run_episode(self._task, EpisodeRequest(f"{index}/{i}", prompt, i))
                 for i in range(self._responses)
             ],
+            on_orphan=self._drop_episode,
         )
         rewards = await self._task.score(prompt, finished)
         return Sample(sample_id=index, prompt=prompt, episodes=tuple(finished), rewards=rewards)

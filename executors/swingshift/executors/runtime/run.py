@@ -256,6 +256,7 @@ class TrainingRun:
         rollouter = Rollouter(
             self._task,
             client,
+            client.drop,
             queue,
             recorder,
             changes,
@@ -307,6 +308,7 @@ class TrainingRun:
             config,
             validation,
             after_cycle=lambda reason: self._save(parts, reason),
+            take_dropped=client.take_dropped,
         )
         parts = _Parts(
             recorder=recorder,

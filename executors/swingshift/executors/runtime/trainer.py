@@ -56,10 +56,16 @@ class Trainer:
         validation: Validation,
         *,
         after_cycle: Callable[[str], None],
+        take_dropped: Callable[[], list[str]],
     ) -> None:
-        """Bind the parts of one run; ``after_cycle`` hears once a cycle is done."""
+        """Bind the parts of one run.
+
+        ``after_cycle`` hears once a cycle is done, ``take_dropped`` returns handles of payloads
+        that nobody will ask for.
+        """
         self._validation = validation
         self._after_cycle = after_cycle
+        self._take_dropped = take_dropped
         self._executor = executor
         self._controller = controller
         self._rollouter = rollouter
@@ -199,7 +205,9 @@ class Trainer:
         return dict(result.timing_s)
 
     async def _discard(self, batch: FitBatch) -> None:
+        """Free what was trained, and what was given up since the last time."""
         handles = [episode.handle for sample in batch.samples for episode in sample.episodes]
+        handles += self._take_dropped()
         try:
             async with self._deadlines.step("discard", self._config.runtime.switch_step_deadline_s):
                 await self._executor.discard(handles)
@@ -231,5 +239,5 @@ class Trainer:
             sum(len(episode.spans) > 1 for episode in episodes),
             max(episode.spans[-1].version - episode.spans[0].version for episode in episodes),
             len(episodes),
-            sum(s.generated_tokens + s.prompt.tokens * len(s.episodes) for s in samples),
+            sum(sample.total_tokens for sample in samples),
         )
