@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # Override to choose an interpreter: make install PYTHON=/opt/python/bin/python3.12
 PYTHON ?=
 
-.PHONY: help install bench test test-core lint format docs coverage wheel perf clean
+.PHONY: help install bench test test-core lint format docs coverage wheel nightly perf clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ docs: install ## Build the documentation into build/site; a broken link is an er
 
 wheel: install ## Build the wheel through the sdist, install it bare, import every module
 	@$(BIN)/python .ci/check_wheel.py
+
+nightly: install ## The long campaigns: every combination of faults, many more examples of each property
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest
 
 perf: install ## Measure the speed of the simulator, the balancer, the guard and the import
 	@$(BIN)/python -m swingshift.benchmarks.perf

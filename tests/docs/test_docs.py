@@ -16,6 +16,7 @@ from typing import TypeGuard
 
 import pytest
 import typer
+from omegaconf import OmegaConf
 from tests.docs.documents import DOCUMENTS, PAGES, ROOT, blocks, commands
 
 from swingshift.benchmarks.scenario import load_scenario
@@ -107,10 +108,10 @@ def is_policy(value: object) -> TypeGuard[type[DynamicSchedulePolicyBase]]:
 
 
 def test_yaml_of_the_scenario_page_is_a_scenario(tmp_path: Path) -> None:
-    """The two parts of the example make a file that can be run."""
+    """The parts of the example make a file that can be run."""
     path = tmp_path / "example.yaml"
-    parts = blocks(ROOT / "docs/scenarios.md", "yaml")
-    path.write_text("\n".join(block.text for block in parts))
+    parts = [OmegaConf.create(part.text) for part in blocks(ROOT / "docs/scenarios.md", "yaml")]
+    OmegaConf.save(OmegaConf.merge(*parts), path)
 
     assert [run.name for run in load_scenario(str(path)).runs] == ["half", "lent"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 from tests.executors.faultworld import BEYOND, WITHIN, World, judge
 
-from swingshift.executors.simulated.faults import Fault, FaultKind, FaultPlan, Loss, Verb
+from swingshift.executors.simulated.faults import Fault, FaultKind, FaultPlan, Verb
 
 KINDS: dict[str, tuple[FaultKind, float]] = {
     "fail": (FaultKind.FAIL, 0.0),
@@ -24,11 +24,11 @@ KINDS: dict[str, tuple[FaultKind, float]] = {
 }
 REPLICAS = (None, "standalone-0", "standalone-1", "hybrid-0", "hybrid-1")
 PLACES = ("first", "middle", "last")
-# steps without which training cannot go on: a run may end where one of them fails
 EVER = 1_000_000
 TIMES = (1, 2, EVER)
 """One call; those of a step, since each world has two replicas of a kind; all from there on."""
 
+# steps without which training cannot go on: a run may end where one of them fails
 _VITAL = (Verb.FIT_STEP, Verb.RELOAD_PARAMETERS, Verb.RELOAD_OPTIMIZER_AND_GRADIENTS, Verb.KILL)
 _FAILING = ("fail", "hang", "slow-beyond", "late-beyond", "short-memory")
 
@@ -129,8 +129,7 @@ class Case:
     """A world and what strikes it."""
 
     world: World
-    strikes: tuple[Strike, ...] = ()
-    losses: tuple[Loss, ...] = ()
+    strikes: tuple[Strike, ...]
 
     @classmethod
     def of_row(cls, row: Mapping[str, object], *suffixes: str) -> Case:
@@ -141,26 +140,24 @@ class Case:
         return cls(world=world, strikes=strikes)
 
     def __str__(self) -> str:
-        what = (*map(str, self.strikes), *map(str, self.losses))
-        return f"{self.world.name}: {'; '.join(what)}"
+        return f"{self.world.name}: {'; '.join(map(str, self.strikes))}"
 
     @property
     def plan(self) -> FaultPlan:
         """The plan of what strikes it."""
-        script = tuple(fault for strike in self.strikes for fault in strike.faults(self.world))
-        return FaultPlan(script=script, losses=self.losses)
+        faults = (fault for strike in self.strikes for fault in strike.faults(self.world))
+        return FaultPlan(script=tuple(faults))
 
     def problems(self) -> list[str]:
         """Run it and return the promises that it broke."""
         judged = judge(self.plan, self.world)
         found = [f"{self}: {problem}" for problem in judged.problems]
         total = self.world.config.rollout.total_rollout_steps
-        is_one = len(self.strikes) == 1 and not self.losses
-        if is_one and self.strikes[0].is_survived and judged.report is not None:
-            trained = judged.report.trained_samples
-            if trained < total:
-                reason = judged.report.reason or f"{judged.report.given_up_samples} given up"
-                found.append(f"{self}: trained {trained} of {total} samples: {reason}")
+        is_survived = len(self.strikes) == 1 and self.strikes[0].is_survived
+        report = judged.report
+        if is_survived and report is not None and report.trained_samples < total:
+            reason = report.reason or f"{report.given_up_samples} given up"
+            found.append(f"{self}: trained {report.trained_samples} of {total} samples: {reason}")
         return found
 
 

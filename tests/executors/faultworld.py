@@ -17,6 +17,7 @@ import attrs
 from tests.executors.support import (
     HYBRID,
     STANDALONE,
+    TRAINER_GPUS,
     ListSink,
     ScriptedPolicy,
     lengths_of,
@@ -205,11 +206,6 @@ class Judged:
     struck: tuple[Fault, ...]
     calls: dict[tuple[Verb, str | None], int]
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether everything was trained."""
-        return self.report is not None and self.report.outcome is RunOutcome.EXHAUSTED
-
 
 def judge(plan: FaultPlan, world: World = LENDING) -> Judged:
     """Run a world under a plan."""
@@ -310,11 +306,10 @@ def _waits(sink: ListSink, limits: RuntimeConfig) -> Iterator[tuple[str, float, 
             routed[event.request] = t_s
         elif isinstance(event, RequestReturned):
             yield event.request, t_s - routed.pop(event.request), limits.request_deadline_s
-        elif isinstance(event, GpuStateChanged) and event.state == GpuState.TRAIN:
-            training_s = t_s
-        elif isinstance(event, GpuStateChanged) and training_s is not None:
-            yield "a fit step", t_s - training_s, limits.fit_deadline_s
-            training_s = None
+        elif isinstance(event, GpuStateChanged) and set(TRAINER_GPUS) & set(event.gpus):
+            if training_s is not None:
+                yield "a fit step", t_s - training_s, limits.fit_deadline_s
+            training_s = t_s if event.state == GpuState.TRAIN else None
 
 
 def came_back(sink: ListSink, replica: str) -> bool:

@@ -36,8 +36,13 @@ def are_possible(row: Mapping[str, object]) -> bool:
 @functools.cache
 def rows() -> list[Row]:
     """Return the covering array of pairs of faults."""
-    one = {"verb": tuple(Verb), "kind": tuple(KINDS), "place": PLACES}
-    one |= {"times": TIMES, "replica": REPLICAS}
+    one: dict[str, tuple[object, ...]] = {
+        "verb": tuple(Verb),
+        "kind": tuple(KINDS),
+        "place": PLACES,
+        "times": TIMES,
+        "replica": REPLICAS,
+    }
     both = {f"{name}{suffix}": one[name] for suffix in (FIRST, SECOND) for name in one}
     return covering_array({**both, "world": WORLDS}, are_possible)
 

@@ -23,7 +23,7 @@ from swingshift.executors.runtime.adapter import ExecutorAdapter
 from swingshift.executors.simulated.adapter import SimulatedAdapter
 from swingshift.executors.simulated.costs.hardware import H20
 from swingshift.executors.simulated.costs.variation import Variation
-from swingshift.executors.simulated.executor import SimulatedExecutor
+from swingshift.executors.simulated.executor import SimulatedExecutor, UnsafeCallError
 from swingshift.executors.simulated.loop import VirtualLoop
 from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.executors.simulated.task import SimulatedTask
@@ -370,6 +370,79 @@ def test_stopping_ends_the_stream_of_events_and_every_request() -> None:
         assert await events == []
         with pytest.raises(ReplicaLostError):
             await task
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("part", MemoryPart)
+def test_training_beside_a_replica_that_holds_memory_is_a_fault(part: MemoryPart) -> None:
+    """From the moment it begins to wake, or to restart, until it has slept or was killed."""
+
+    async def main() -> None:
+        executor = await make()
+        for begin, end in (
+            (executor.wake([HYBRID[0]], part), executor.sleep),
+            (executor.restart([HYBRID[0]]), executor.kill),
+        ):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await begin
+            with pytest.raises(UnsafeCallError, match="hybrid-0 may hold some"):
+                await executor.fit_step(batch(0))
+            await end([HYBRID[0]])
+        await executor.fit_step(batch(0))
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("part", TrainingPart)
+def test_training_without_its_state_is_a_fault(part: TrainingPart) -> None:
+    """Whatever part of it is away."""
+
+    async def main() -> None:
+        executor = await make()
+        await executor.offload_training(part)
+        with pytest.raises(UnsafeCallError, match=f"while {part.value} are offloaded"):
+            await executor.fit_step(batch(0))
+        await executor.reload_training(part)
+        await executor.fit_step(batch(0))
+
+    run_virtual(main())
+
+
+def test_sending_parameters_that_are_away_is_a_fault() -> None:
+    """The optimizer state may be away."""
+
+    async def main() -> None:
+        executor = await make()
+        await executor.offload_training(TrainingPart.OPTIMIZER_AND_GRADIENTS)
+        await executor.sync_weights(0, STANDALONE)
+        await executor.offload_training(TrainingPart.PARAMETERS)
+        with pytest.raises(UnsafeCallError, match="version 1 was to be sent"):
+            await executor.sync_weights(1, STANDALONE)
+
+    run_virtual(main())
+
+
+def test_verbs_find_a_killed_replica_gone() -> None:
+    """Until it is restarted; a sync reaches the others."""
+
+    async def main() -> None:
+        executor = await make()
+        gone, other = STANDALONE
+        await executor.kill([gone])
+        for verb in (
+            executor.pause([gone], PauseMode.KEEP),
+            executor.resume([gone]),
+            executor.wake([gone], MemoryPart.WEIGHTS),
+            executor.sleep([gone]),
+        ):
+            with pytest.raises(ReplicaLostError, match="is gone; restart it first"):
+                await verb
+        outcomes = await executor.sync_weights(0, STANDALONE)
+        assert outcomes == {gone: SyncOutcome.FAILED, other: SyncOutcome.SYNCED}
+        await executor.restart([gone])
+        await executor.resume([gone])
 
     run_virtual(main())
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.controller import DynamicResourceController
 from swingshift.executors.runtime.fleet import Fleet
-from swingshift.executors.runtime.recorder import Recorder
 from swingshift.executors.runtime.restarts import Restarts
 from swingshift.sdk.executor import CapacityChange, CapacityEvent, Executor, ReplicaKind
 
@@ -27,7 +26,6 @@ class Recovery:
         fleet: Fleet,
         controller: DynamicResourceController,
         restarts: Restarts,
-        recorder: Recorder,
         changes: Changes,
         *,
         on_error: Callable[[BaseException], None],
@@ -39,7 +37,6 @@ class Recovery:
             fleet: Book of replicas and GPUs.
             controller: Syncs replicas that are behind.
             restarts: Brings dead replicas back.
-            recorder: Hears of losses.
             changes: Notified whenever a replica's state changed.
             on_error: Called when recovery itself fails; the run cannot go on then.
         """
@@ -47,7 +44,6 @@ class Recovery:
         self._fleet = fleet
         self._controller = controller
         self._restarts = restarts
-        self._recorder = recorder
         self._changes = changes
         self._on_error = on_error
         self._tasks: list[asyncio.Task[None]] = []
@@ -55,6 +51,7 @@ class Recovery:
     def start(self) -> None:
         """Begin both tasks; called once, when the run begins."""
         self._fleet.on_dead = self._bring_back
+        self._restarts.on_end = self._report
         self._tasks = [
             self._spawn(self._listen(), "capacity events"),
             self._spawn(self._keep_current(), "catch-up syncs"),
@@ -64,8 +61,10 @@ class Recovery:
         """End both tasks and every restart; called once, when the run ends."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._restarts.stop()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            await self._restarts.stop()
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)

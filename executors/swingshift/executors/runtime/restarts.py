@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from swingshift.executors.runtime.deadlines import Deadlines
 from swingshift.executors.runtime.fleet import Fleet
@@ -14,10 +14,17 @@ from swingshift.sdk.executor import Executor
 from swingshift.sdk.lifecycle import ReplicaEvent, ReplicaState
 
 
+def _ignore(_task: asyncio.Task[None]) -> None:
+    """Serve as ``on_end`` where nobody listens."""
+
+
 class Restarts:
     """Runs one task per replica that is being restarted; DEAD becomes STALE when it succeeds.
 
     Also an event sink, for `StalenessReset`.
+
+    Attributes:
+        on_end: Called with the task of each restart that ended, in whatever way.
     """
 
     def __init__(
@@ -48,6 +55,8 @@ class Restarts:
         self._attempts = attempts
         self._used: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_over = False
+        self.on_end: Callable[[asyncio.Task[None]], None] = _ignore
 
     def write(self, sequence: int, t_s: float, event: Event) -> None:
         """Take an event: who serves at a weight sync has its attempts back."""
@@ -60,7 +69,8 @@ class Restarts:
         The replica is dead, its GPUs are there, it has attempts left and no restart is under way.
         """
         return (
-            replica not in self._tasks
+            not self._is_over
+            and replica not in self._tasks
             and self._fleet.status(replica).state is ReplicaState.DEAD
             and self._fleet.has_gpus(replica)
             and self._used.get(replica, 0) < self._attempts
@@ -76,9 +86,9 @@ class Restarts:
             return False
         self._fleet.expect(replica)
         work = self._restart(replica)
-        self._tasks[replica] = asyncio.get_running_loop().create_task(
-            work, name=f"restart {replica}"
-        )
+        task = asyncio.get_running_loop().create_task(work, name=f"restart {replica}")
+        task.add_done_callback(self.on_end)
+        self._tasks[replica] = task
         return True
 
     async def ended(self, replicas: Sequence[str]) -> tuple[str, ...]:
@@ -99,11 +109,16 @@ class Restarts:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            # one that was cancelled before its first step has not cleaned up
+            self._forget(replica, task)
 
     async def stop(self) -> None:
-        """End every restart."""
-        for replica in tuple(self._tasks):
-            await self.cancel(replica)
+        """End every restart, and begin none afterwards."""
+        self._is_over = True
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _restart(self, replica: str) -> None:
         try:
@@ -114,9 +129,14 @@ class Restarts:
                 if is_back:
                     self._fleet.move(replica, ReplicaEvent.RESTART)
                     return
-            tries = self._used.get(replica, 0)
-            self._recorder.emit(Advisory(f"replica {replica} stays away after {tries} restarts"))
+            if self._fleet.has_gpus(replica):
+                tries = f"{self._attempts} restarts failed"
+                self._recorder.emit(Advisory(f"replica {replica} stays away: {tries}"))
         finally:
+            self._forget(replica, self._tasks[replica])
+
+    def _forget(self, replica: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(replica) is task:
             del self._tasks[replica]
             self._fleet.unexpect(replica)
 

@@ -204,13 +204,9 @@ class TrainingRun:
             outcome, reason = RunOutcome.FAILED, f"{type(error).__name__}: {error}"
             raise
         finally:
-            unused = self._total_samples - trainer.trained_samples
-            ended = RunEnded(
-                outcome.value, reason, trainer.trained_samples, unused, rollouter.given_up
-            )
             async with AsyncExitStack() as ending:
                 # from the last to the first, the others also where one is cancelled
-                ending.callback(parts.recorder.emit, ended)
+                ending.callback(lambda: self._tell_end(parts, outcome, reason))
                 ending.callback(parts.client.close)
                 ending.push_async_callback(rollouter.stop)
                 ending.push_async_callback(parts.recovery.stop)
@@ -220,10 +216,17 @@ class TrainingRun:
             reason=reason,
             wall_clock_s=measurement.elapsed_s,
             trained_samples=trainer.trained_samples,
-            unused_samples=unused,
+            unused_samples=self._total_samples - trainer.trained_samples,
             given_up_samples=rollouter.given_up,
             cycles=tuple(parts.cycles.metrics),
             gpu_seconds=measurement.gpu_seconds(),
+        )
+
+    def _tell_end(self, parts: _Parts, outcome: RunOutcome, reason: str) -> None:
+        trained = parts.trainer.trained_samples
+        unused = self._total_samples - trained
+        parts.recorder.emit(
+            RunEnded(outcome.value, reason, trained, unused, parts.rollouter.given_up)
         )
 
     def _wire(self, inventory: Inventory) -> _Parts:

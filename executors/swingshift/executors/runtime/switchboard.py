@@ -78,5 +78,5 @@ def build_switchboard(
         enable_rebalance=config.async_training.dynamic_schedule_enable_rebalance,
         partial_rollout=config.async_training.partial_rollout,
     )
-    recovery = Recovery(executor, fleet, controller, restarts, recorder, changes, on_error=on_error)
+    recovery = Recovery(executor, fleet, controller, restarts, changes, on_error=on_error)
     return Switchboard(controller, recovery)

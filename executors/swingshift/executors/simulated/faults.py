@@ -33,7 +33,7 @@ class FaultKind(enum.StrEnum):
 
 
 class Verb(enum.StrEnum):
-    """The calls that can go wrong; a canary is a ``generate`` that nobody waits for but routing."""
+    """The calls that can go wrong; a canary is the ``generate`` that comes before any traffic."""
 
     GENERATE = "generate"
     CANARY = "canary"
