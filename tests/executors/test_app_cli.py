@@ -37,6 +37,8 @@ def register(app):
 
     @app.command()
     def hang() -> None:
+        # a process that was started in the background ignores it otherwise
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.kill(os.getpid(), signal.SIGINT)
 
     @app.command()
