@@ -63,6 +63,7 @@ def test_targets_are_floors_or_ceilings() -> None:
     assert (str(ceiling), ceiling.is_met(0.09), ceiling.is_met(0.1)) == ("< 0.1", True, False)
 
 
+@pytest.mark.slow
 def test_everything_that_has_a_target_is_measured(figures: tuple[Figure, ...]) -> None:
     """Speed and memory of a run, the balancer small and large, every built-in policy, imports."""
     targets = {item.name: str(item.target) for item in figures if item.target is not None}
@@ -80,6 +81,7 @@ def test_everything_that_has_a_target_is_measured(figures: tuple[Figure, ...]) -
     assert all(item.measured.value > 0 for item in figures if item.unit != "bytes")
 
 
+@pytest.mark.slow
 def test_simulator_is_held_against_the_skeleton_of_one_run(figures: tuple[Figure, ...]) -> None:
     """The ratio is that of the two rates beside it, whatever the machine."""
     rate = {item.name: item.measured.value for item in figures}
@@ -89,6 +91,7 @@ def test_simulator_is_held_against_the_skeleton_of_one_run(figures: tuple[Figure
     )
 
 
+@pytest.mark.slow
 def test_import_names_what_it_loads(
     figures: tuple[Figure, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

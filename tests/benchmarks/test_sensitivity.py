@@ -14,6 +14,8 @@ from swingshift.benchmarks.scenario_section import SensitivitySection
 from swingshift.benchmarks.sensitivity import Sensitivity, study_sensitivity
 from swingshift.executors.runtime.run import RunReport
 
+pytestmark = pytest.mark.slow
+
 MFU = "executor.training.mfu"
 NETWORK = "executor.transfer.network_efficiency"
 

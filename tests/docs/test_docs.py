@@ -19,11 +19,14 @@ import typer
 from omegaconf import OmegaConf
 from tests.docs.documents import DOCUMENTS, PAGES, ROOT, blocks, commands
 
+from swingshift.benchmarks.runner import SEGMENT_BYTES
 from swingshift.benchmarks.scenario import load_scenario
 from swingshift.executors.app.assembly import execute
 from swingshift.executors.app.cli import make_app
 from swingshift.executors.app.configuration import load_config
 from swingshift.executors.app.run_log import RunLogWriter
+from swingshift.executors.simulated.costs.hardware import GpuSpec
+from swingshift.executors.simulated.costs.model import ModelSpec
 from swingshift.sdk import DynamicSchedulePolicyBase, registry
 from swingshift.sdk.testing import check_policy
 
@@ -110,10 +113,31 @@ def is_policy(value: object) -> TypeGuard[type[DynamicSchedulePolicyBase]]:
 def test_yaml_of_the_scenario_page_is_a_scenario(tmp_path: Path) -> None:
     """The parts of the example make a file that can be run."""
     path = tmp_path / "example.yaml"
-    parts = [OmegaConf.create(part.text) for part in blocks(ROOT / "docs/scenarios.md", "yaml")]
+    texts = [part.text for part in blocks(ROOT / "docs/scenarios.md", "yaml")]
+    # what stands in place of the example's machine has a test of its own
+    parts = [OmegaConf.create(text) for text in texts if "measured:" not in text]
     OmegaConf.save(OmegaConf.merge(*parts), path)
 
     assert [run.name for run in load_scenario(str(path)).runs] == ["half", "lent"]
+
+
+def test_scenario_page_names_every_option_and_preset() -> None:
+    """Whoever reads it alone knows what ``bench`` can be told, and what goes by a name."""
+    page = (ROOT / "docs/scenarios.md").read_text(encoding="utf-8")
+    application = typer.main.get_command(make_app())
+    bench = application.get_command(typer.Context(application), "bench")  # type: ignore[attr-defined]
+    options = [name for item in bench.params for name in item.opts if name.startswith("--")]
+
+    assert [name for name in options if f"| `{name}" not in page] == []
+    assert [name for name in (*GpuSpec.presets, *ModelSpec.presets) if name not in page] == []
+
+
+@pytest.mark.parametrize("page", ["run-log.md", "scenarios.md"])
+def test_pages_say_when_a_log_goes_on_in_another_file(page: str) -> None:
+    """In the size that ``bench`` really gives its logs."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+    assert re.findall(r"(\d+) MiB", text) == [str(SEGMENT_BYTES >> 20)]
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=by_name)

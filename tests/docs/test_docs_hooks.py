@@ -7,11 +7,12 @@ from docs.hooks.formulas import as_mathml
 from docs.hooks.same_host import foreign_addresses
 from docs.hooks.tables import TABLES, on_page_markdown, parameters, sections
 from mkdocs.exceptions import PluginError
+from tests.docs.documents import ROOT
 
 from swingshift.benchmarks.scenario_section import BenchmarkSection
 from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.sdk.config import RunConfig
-from swingshift.sdk.metrics import METRICS
+from swingshift.sdk.metrics import METRICS, Aggregation, GpuState
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,12 @@ def test_reference_has_every_section_and_its_keys() -> None:
     """Sections below sections, in lists and behind ``null`` are described too."""
     table = "\n".join(TABLES["simulated executor"]())
 
-    for heading in ("`executor.model`", "`executor.lengths.schedule.regimes[]`"):
+    for heading in (
+        "`executor.model`",
+        "`executor.lengths.schedule.regimes[]`",
+        "`executor.measured.engine.decode.steps[]`",
+        "`executor.measured.fit_step.NAME`",
+    ):
         assert f"### {heading}\n" in table
     assert "| `mfu` | `0.3` | a finite number > 0 and <= 1 | Share of peak FLOP/s" in table
     assert "The same keys as in [`executor.lengths.schedule`]" in table
@@ -53,10 +59,24 @@ def test_tables_have_as_many_cells_in_each_row(name: str) -> None:
 
 
 def test_metrics_table_has_every_metric() -> None:
-    """The catalogue is the reference."""
+    """With the way it aggregates; the catalogue is the reference."""
     table = "\n".join(TABLES["metrics"]())
 
-    assert all(f"| `{name}` |" in table for name in METRICS)
+    for name, spec in METRICS.items():
+        assert f"| `{name}` | {spec.unit} | {in_words(spec.aggregation)} |" in table
+
+
+def test_metrics_page_explains_the_words_of_its_table() -> None:
+    """Every way to aggregate, and every state of a GPU that the ledger knows, has its row."""
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+
+    assert [kind for kind in Aggregation if f"\n| {in_words(kind)} | " not in page] == []
+    assert [state for state in GpuState if f"\n| `{state}` | " not in page] == []
+
+
+def in_words(aggregation: Aggregation) -> str:
+    """Return what tables call a way to aggregate."""
+    return aggregation.replace("_", " ")
 
 
 def test_a_page_gets_its_tables() -> None:

@@ -15,6 +15,7 @@ from tests.executors.support import lengths_of, small_config, small_options
 
 from swingshift.executors.simulated.executor import SimulatedExecutor
 from swingshift.executors.simulated.loop import VirtualLoop
+from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.executors.simulated.task import SimulatedTask
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.executor import (
@@ -48,8 +49,8 @@ _PART_BYTES = 10**9
 class ObservedExecutor(SimulatedExecutor):
     """The simulated executor with payloads, and a count of what really trained."""
 
-    def __init__(self, config: RunConfig = _CONFIG) -> None:
-        super().__init__(config, _OPTIONS, lengths_of(config, _OPTIONS))
+    def __init__(self, config: RunConfig = _CONFIG, options: SimulatedOptions = _OPTIONS) -> None:
+        super().__init__(config, options, lengths_of(config, options))
         self.payloads: dict[str, int] = {}
         self.trained: Counter[int] = Counter()
 
@@ -86,10 +87,10 @@ class EveryDoor(BackDoor):
 
     async def free_bytes(self, gpu: str) -> int:
         executor = self._executor
-        free = int(_OPTIONS.gpu.memory_bytes)
+        free = int(executor._machine.gpu_bytes)
         if gpu.startswith("trainer"):
             free -= sum(
-                int(executor._bytes(part))
+                int(executor._machine.state_bytes[part])
                 for part in TrainingPart
                 if part not in executor._offloaded
             )

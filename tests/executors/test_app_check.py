@@ -62,6 +62,7 @@ def words(result: Result) -> str:
     return " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["default", "fixed_ratio", "static_fully_async"])
 def test_built_in_policies_pass(app: typer.Typer, name: str) -> None:
     """With each law by name, and how a run of them ended."""
@@ -94,6 +95,7 @@ def test_what_init_writes_passes(
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_a_broken_law_is_shown_with_its_smallest_history(app: typer.Typer, policies: str) -> None:
     """And the others with it: nothing stops at the first fault."""
     result = check(app, f"{policies}:UnboundedRatio", "--examples", "40", "--no-run")
@@ -116,6 +118,31 @@ def test_a_policy_that_fails_in_the_run_is_told_where(app: typer.Typer, policies
         "VIOLATED simulated run: 640 samples on a simulated cluster it ended:"
         " RaisesOnZeroSamples.should_activate_after_step raised ZeroDivisionError"
     ) in words(result)
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        (("request_deadline_s=0.5",), "runtime.request_deadline_s"),
+        (
+            ("switch_step_deadline_s=0.25", "sync_deadline_s=0.25"),
+            "runtime.switch_step_deadline_s or runtime.sync_deadline_s",
+        ),
+    ],
+)
+def test_a_deadline_that_expires_in_the_run_is_one_line(
+    app: typer.Typer, changes: tuple[str, ...], keys: str
+) -> None:
+    """What took too long, and the keys to raise; the laws have been judged all the same."""
+    overrides = (f"runtime.{change}" for change in changes)
+    result = check(app, "default", "--examples", "1", *overrides, columns=400)
+
+    assert result.exit_code == 1
+    (line,) = (line for line in result.stdout.splitlines() if "it ended: " in line)
+    assert " s, and no fault was injected; raise " in line
+    assert line.endswith(f"; raise {keys}")
+    assert result.stdout.endswith("keeps the policy contract, and its run went wrong.\n")
+    assert result.stderr == ""
 
 
 def test_a_run_that_fails_fails_the_check(

@@ -79,6 +79,7 @@ def test_init_writes_a_scenario_that_runs(study: Path) -> None:
     assert report.trained_samples + report.unused_samples == 160
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["outside", "inside"])
 def test_init_writes_a_test_that_passes(study: Path, folder: str) -> None:
     """Under pytest's own settings, and under those of a repository around it."""
@@ -97,6 +98,7 @@ def test_init_writes_a_test_that_passes(study: Path, folder: str) -> None:
     assert "17 passed" in result.stdout
 
 
+@pytest.mark.slow
 def test_init_writes_code_that_linters_accept(study: Path) -> None:
     """What a user starts from is typed and formatted."""
     for tool in (

@@ -57,8 +57,8 @@ WORK = FitWork.of([30, 50])
 
 
 def test_work_is_the_first_two_moments() -> None:
-    """Lengths 30 and 50 are 80 tokens and 900 + 2500 squared ones."""
-    assert FitWork(tokens=80, squared_tokens=3400) == WORK
+    """Lengths 30 and 50 are 80 tokens and 900 + 2500 squared ones, in two sequences."""
+    assert FitWork(tokens=80, squared_tokens=3400, sequences=2) == WORK
 
 
 def test_forward_by_hand() -> None:
@@ -116,8 +116,10 @@ def test_more_work_takes_longer(lengths: list[int], extra: int) -> None:
 def test_forward_is_linear_without_a_pipeline(tokens: float, times: int) -> None:
     """Without stages there is no bubble, and the time is proportional to the work."""
     flat = attrs.evolve(PUBLISHED, topology=TrainerTopology(gpus=16, tensor_parallel=4))
-    once = FitWork(tokens=tokens, squared_tokens=tokens * 13_000)
-    many = FitWork(tokens=tokens * times, squared_tokens=tokens * 13_000 * times)
+    once = FitWork(tokens=tokens, squared_tokens=tokens * 13_000, sequences=8)
+    many = FitWork(
+        tokens=tokens * times, squared_tokens=tokens * 13_000 * times, sequences=8 * times
+    )
     assert flat.forward_s(many) == pytest.approx(times * flat.forward_s(once))
 
 

@@ -29,6 +29,8 @@ from swingshift.sdk.executor import FitBatch
 from swingshift.sdk.lifecycle import ControllerState, ReplicaState
 from swingshift.sdk.policy import Rebalance
 
+pytestmark = pytest.mark.slow
+
 STRIDE = 1 if NIGHTLY else 11
 """Of a run's callbacks, how many apart it is cancelled; of a single call's, every one."""
 # replicas are killed, restarted and synced again meanwhile

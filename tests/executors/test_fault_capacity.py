@@ -22,6 +22,8 @@ from tests.executors.support import HYBRID, ROLLOUT_GPUS, STANDALONE, TRAINER_GP
 from swingshift.executors.simulated.faults import FaultPlan, Loss
 from swingshift.sdk.events import ControllerMoved, SwitchStep
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = LENDING.config.rollout.total_rollout_steps
 SOON, LATER, NEVER = 5.0, 40.0, None
 

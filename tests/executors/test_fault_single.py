@@ -28,6 +28,8 @@ from tests.executors.faultworld import LENDING, NIGHTLY, WORLDS, World, came_bac
 
 from swingshift.executors.simulated.faults import Verb
 
+pytestmark = pytest.mark.slow
+
 
 def of_one_verb(verb: Verb) -> Iterator[Case]:
     """Yield every kind of fault of a verb at every place, or all there is to combine."""

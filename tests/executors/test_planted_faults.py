@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.executors.planted import FAULTS, Planted, copy_of_executors, plant, run_tests
 
+pytestmark = pytest.mark.slow
+
 Verdict = tuple[bool, str]
 
 

@@ -17,6 +17,8 @@ from swingshift.executors.runtime.load_balancer import Lease, LoadBalancer
 from swingshift.executors.runtime.message_queue import MessageQueue
 from swingshift.sdk.executor import Generation, GenerationRequest, Sample
 
+pytestmark = pytest.mark.slow
+
 test_routing_against_its_model = RoutingMachine.TestCase
 test_routing_against_its_model.settings = settings(max_examples=max(300, settings().max_examples))
 

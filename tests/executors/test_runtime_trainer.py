@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from tests.executors.support import (
     Fault,
     Ran,
+    ScriptedExecutor,
     ScriptedPolicy,
     run_training,
     small_config,
     small_task,
 )
 
+from swingshift.executors.app.run_log import RunLogWriter, read_run_log
 from swingshift.executors.rl.task import SingleTurn
 from swingshift.executors.runtime.deadlines import UnexpectedDeadlineError
 from swingshift.executors.runtime.run import RunOutcome
@@ -29,7 +33,7 @@ from swingshift.sdk.events import (
     StalenessReset,
     WeightsSynced,
 )
-from swingshift.sdk.executor import Episode, Prompt
+from swingshift.sdk.executor import Episode, FitBatch, FitResult, Prompt
 
 NEVER = ScriptedPolicy(lend=False)
 
@@ -264,6 +268,44 @@ def test_metrics_of_each_cycle_reach_metric_sinks() -> None:
         (version, metrics["timing_s/step"])
         for version, metrics in enumerate(ran.report.cycles, start=1)
     ]
+
+
+def diverge(monkeypatch: pytest.MonkeyPatch, *metrics: Mapping[str, float]) -> None:
+    """Let the fit steps report these metrics, one after the other."""
+
+    async def fit_step(_: ScriptedExecutor, batch: FitBatch) -> FitResult:
+        return FitResult(timing_s={"update_actor": 1.0}, metrics=metrics[batch.batch_id])
+
+    monkeypatch.setattr(ScriptedExecutor, "fit_step", fit_step)
+
+
+def test_metrics_that_are_not_finite_are_left_out_and_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One advisory for each name in a run: the metric, its value and the first step that had it."""
+    diverge(
+        monkeypatch,
+        {"loss": 0.5, "grad_norm": math.inf},
+        {"loss": math.nan, "grad_norm": math.inf},
+        {"loss": -math.inf, "grad_norm": 2.0},
+    )
+    ran = run_training(small_config(prompts=12))
+    kept = [dict(event.metrics) for event in ran.sink.of(BatchTrained)]
+    assert kept == [{"loss": 0.5}, {}, {"grad_norm": 2.0}]
+    assert [event.text for event in ran.sink.of(Advisory)] == [
+        "metric grad_norm is inf at fit step 1; values of it that are not finite are left out",
+        "metric loss is nan at fit step 2; values of it that are not finite are left out",
+    ]
+
+
+def test_a_run_that_diverges_can_be_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The log is written to its end, and read again, where a loss is no number."""
+    diverge(monkeypatch, {"loss": math.nan}, {"loss": math.nan})
+    with RunLogWriter(tmp_path / "run.jsonl") as log:
+        ran = run_training(small_config(prompts=8), event_sinks=[log])
+    assert ran.report.trained_samples == 8
+    logged = [event for _, _, event in read_run_log(tmp_path / "run.jsonl")]
+    assert logged == ran.sink.events
 
 
 def test_the_task_bounds_the_run() -> None:

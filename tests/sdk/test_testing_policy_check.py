@@ -36,6 +36,8 @@ from swingshift.sdk.testing import (
 )
 from swingshift.sdk.validators import InvalidValueError
 
+pytestmark = pytest.mark.slow
+
 
 def broken(report: CheckReport) -> set[str]:
     return {result.check for result in report.violations}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,9 @@ _HELP = (
     "parameters are studied where it says so. Exit status 1 when it misses a threshold, or when a "
     "run fails."
 )
+_LOCAL = "local"
+_PAIRS = {False: 10, True: 2}
+_TRIAL_CYCLES = {False: 12, True: 4}
 _FAILED_STATUS = 1
 _INTERRUPTED_STATUS = 130
 
@@ -24,7 +28,11 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="A packaged name, or a path to a YAML file.")
+        str,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="A packaged name, a path to a YAML file, or local: pairs of real runs here.",
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -73,6 +81,9 @@ def bench(
     Raises:
         UserError: Something the user wrote cannot be used.
     """
+    if scenario == _LOCAL:
+        _bench_local(overrides or (), policy=policy, pairs=seeds, quick=quick, json_file=json_file)
+        return
     # Put off, so that the command line starts without them.
     from rich.console import Console  # noqa: PLC0415
 
@@ -97,3 +108,35 @@ def bench(
         raise typer.Exit(_INTERRUPTED_STATUS) from None
     if not is_good:
         raise typer.Exit(_FAILED_STATUS)
+
+
+def _bench_local(
+    overrides: Sequence[str],
+    *,
+    policy: str | None,
+    pairs: int | None,
+    quick: bool,
+    json_file: Path | None,
+) -> None:
+    # Put off, so that the command line starts without them.
+    from rich.console import Console  # noqa: PLC0415
+
+    from swingshift.benchmarks.measured.session import Plan, run_local  # noqa: PLC0415
+
+    plan = Plan(
+        policy=policy or "default",
+        pairs=_PAIRS[quick] if pairs is None else max(2, pairs),
+        overrides=overrides,
+        trial_cycles=_TRIAL_CYCLES[quick],
+        is_quick=quick,
+    )
+    try:
+        run_local(
+            plan,
+            screen=Console(highlight=False),
+            status=Console(stderr=True, highlight=False),
+            json_file=json_file,
+        )
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED_STATUS) from None

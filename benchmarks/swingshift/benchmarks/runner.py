@@ -15,11 +15,11 @@ from typing import Protocol
 
 import attrs
 
-from swingshift.executors.app.assembly import execute
+from swingshift.executors.app.assembly import execute, explain_deadline
 from swingshift.executors.app.run_log import RunLogWriter
 from swingshift.executors.runtime.deadlines import UnexpectedDeadlineError
 from swingshift.executors.runtime.run import RunOutcome, RunReport
-from swingshift.sdk.config import RunConfig, RuntimeConfig
+from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import PolicyError, UserError
 
 _POLL_S = 0.2
@@ -110,7 +110,7 @@ def run_job(job: Job, tell: Callable[[float], None]) -> RunReport | JobFailure:
     except UserError as error:
         return JobFailure(job=job.name, reason=str(error), is_user_error=True)
     except UnexpectedDeadlineError as error:
-        return JobFailure(job=job.name, reason=_explain_deadline(error, job.config.runtime))
+        return JobFailure(job=job.name, reason=explain_deadline(error, job.config.runtime))
     except PolicyError as error:
         return JobFailure(job=job.name, reason=str(error), details=_traceback(error.__cause__))
     # A failure is a value: the class of an exception may be unknown in the other process.
@@ -124,16 +124,6 @@ def run_job(job: Job, tell: Callable[[float], None]) -> RunReport | JobFailure:
 
 def _log(path: Path) -> RunLogWriter:
     return RunLogWriter(path, max_bytes=SEGMENT_BYTES)
-
-
-def _explain_deadline(error: UnexpectedDeadlineError, deadlines: RuntimeConfig) -> str:
-    """Return what took too long, and the keys that may have allowed it too little."""
-    keys = [
-        f"runtime.{name}"
-        for name, value in attrs.asdict(deadlines).items()
-        if name.endswith("_deadline_s") and f"within {value:g} s" in str(error)
-    ]
-    return f"{error}; raise {' or '.join(keys)}" if keys else str(error)
 
 
 def _traceback(error: BaseException | None) -> str:

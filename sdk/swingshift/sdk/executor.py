@@ -368,7 +368,8 @@ class FitResult:
 
     Attributes:
         timing_s: Seconds by timing key (``old_log_prob``, ``update_actor``, ...).
-        metrics: The algorithm's own metrics by name.
+        metrics: The algorithm's own metrics by name. Values that are not finite are left out of
+            the run's events; one advisory per name says so.
     """
 
     timing_s: Mapping[str, float]

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Protocol
+
+import attrs
 
 from swingshift.executors.app.configuration import structure_section
 from swingshift.executors.app.policy_files import (
@@ -18,10 +21,12 @@ from swingshift.executors.app.policy_files import (
 )
 from swingshift.executors.app.structuring import show_value
 from swingshift.executors.runtime.adapter import ExecutorAdapter
+from swingshift.executors.runtime.deadlines import UnexpectedDeadlineError
 from swingshift.executors.runtime.run import RunReport, TrainingRun
-from swingshift.sdk.config import RunConfig
+from swingshift.sdk.config import RunConfig, RuntimeConfig
 from swingshift.sdk.errors import ConfigError, UnknownNameError, UserError, did_you_mean
 from swingshift.sdk.events import EventSink, MetricSink
+from swingshift.sdk.executor import Executor
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 from swingshift.sdk.registry import (
     check_policy_arguments,
@@ -40,6 +45,21 @@ _RATIO_KEY = "async_training.dynamic_schedule_deactivate_ratio"
 _SET_ELSEWHERE = {"deactivate_ratio": _RATIO_KEY, "only_hybrid": "rollout.nnodes"}
 
 
+class Attendant(Protocol):
+    """Who has something to do with a run's executor before it starts and before it stops.
+
+    Both are called on the run's loop, in the task that a signal may cancel.
+    """
+
+    def begin(self, executor: Executor) -> None:
+        """Take note of the executor; it is about to start."""
+        ...
+
+    async def end(self, executor: Executor) -> None:
+        """Do what only a living executor can do; it is about to stop. See ``before_stop``."""
+        ...
+
+
 def execute(
     config: RunConfig,
     *,
@@ -47,6 +67,7 @@ def execute(
     name: str = "run",
     event_sinks: Sequence[EventSink] = (),
     metric_sinks: Sequence[MetricSink] = (),
+    attendant: Attendant | None = None,
 ) -> RunReport:
     """Run a configuration from start to end, on an event loop of its own, and return its report.
 
@@ -58,16 +79,21 @@ def execute(
         name: Names the run in its log.
         event_sinks: Get every event.
         metric_sinks: Get the metrics of every cycle.
+        attendant: Hears of the executor, before it starts and before it stops.
 
     Raises:
         UserError: The executor, its options or the policy cannot be used.
         PolicyError: The policy failed on modelled time.
+        UnexpectedDeadlineError: A deadline expired on modelled time and no fault was injected;
+            `explain_deadline` words it for whoever wrote the configuration.
     """
     adapter, options = configured_executor(config)
     chosen = build_configured_policy(config, policy)
 
     async def run() -> RunReport:
         executor, task = adapter.build(config, options)
+        if attendant is not None:
+            attendant.begin(executor)
         training = TrainingRun(
             config,
             executor,
@@ -77,11 +103,27 @@ def execute(
             strict_policy=executor.capabilities.virtual_time,
             event_sinks=event_sinks,
             metric_sinks=metric_sinks,
+            before_stop=None if attendant is None else partial(attendant.end, executor),
         )
         return await training.run()
 
     with asyncio.Runner(loop_factory=adapter.loop_factory()) as runner:
         return runner.run(run())
+
+
+def explain_deadline(error: UnexpectedDeadlineError, deadlines: RuntimeConfig) -> str:
+    """Return in one line what took too long, and the keys that may have allowed it too little.
+
+    Args:
+        error: As `execute` raised it.
+        deadlines: The ``runtime`` section of that run.
+    """
+    keys = [
+        f"runtime.{name}"
+        for name, value in attrs.asdict(deadlines).items()
+        if name.endswith("_deadline_s") and f"within {value:g} s" in str(error)
+    ]
+    return f"{error}; raise {' or '.join(keys)}" if keys else str(error)
 
 
 def configured_executor(config: RunConfig) -> tuple[ExecutorAdapter, object]:

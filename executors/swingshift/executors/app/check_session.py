@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.resources import as_file, files
 
 from rich.console import Console
 from rich.text import Text
 
-from swingshift.executors.app.assembly import configured_policy_factory, execute
+from swingshift.executors.app.assembly import (
+    configured_policy_factory,
+    execute,
+    explain_deadline,
+)
 from swingshift.executors.app.configuration import load_config
+from swingshift.executors.runtime.deadlines import UnexpectedDeadlineError
 from swingshift.executors.runtime.run import RunOutcome, RunReport
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.decision import ACTIVATE
@@ -24,11 +30,14 @@ from swingshift.sdk.testing import (
     Verdict,
     check_policy,
 )
+from swingshift.sdk.testing.policy_check import new_policy
+from swingshift.sdk.testing.watchdog import StuckError, restart, watchdog, within_limit
 
 _SCENARIO = ("templates", "scenario.yaml.template")
 _RUN = "simulated run"
 _RUN_SAMPLES = 640
 _SHOWN_VIOLATIONS = 5
+_LIMIT_S = 10.0
 _LABEL_WIDTH = max(len(verdict.value) for verdict in (Verdict.HOLDS, Verdict.VIOLATED))
 _STYLES = {Verdict.HOLDS: "green", Verdict.VIOLATED: "bold red"}
 
@@ -62,7 +71,7 @@ class CheckSession:
         self._name = policy
         self._config = _scenario([*overrides, f"seed={seed}"])
         self._factory = configured_policy_factory(self._config, policy)
-        self._class_name = type(self._factory()).__name__
+        self._class_name = type(new_policy(self._factory)).__name__
         self._seed = seed
         self._examples = examples
         self._screen = screen
@@ -109,15 +118,28 @@ class CheckSession:
         """Run the policy once, show how it ended, and return how much went wrong."""
         checker, lends = EventLogChecker(), _Lends()
         samples = self._config.rollout.total_rollout_steps
-        faults: tuple[str, ...]
+        words, faults = f"{samples} samples on a simulated cluster", tuple[str, ...]()
+        # a log that ends where the run broke off is not judged
         try:
-            with self._status.status(f"running it on a simulated cluster, {samples} samples"):
-                report = execute(
-                    self._config, policy=self._name, name="check", event_sinks=[checker, lends]
+            status = self._status.status(f"running it on a simulated cluster, {samples} samples")
+            with status, watchdog():
+                report = within_limit(
+                    "what follows an event",
+                    partial(
+                        execute,
+                        self._config,
+                        policy=self._name,
+                        name="check",
+                        event_sinks=[checker, lends],
+                    ),
+                    _LIMIT_S,
                 )
-        except PolicyError as error:
-            # the log ends where the policy failed, so it is not judged
-            words, faults = f"{samples} samples on a simulated cluster", (f"it ended: {error}",)
+        except (PolicyError, StuckError) as error:
+            faults = (f"it ended: {error}",)
+        except SystemExit as error:
+            faults = (f"it ended: the policy raised SystemExit: {error}",)
+        except UnexpectedDeadlineError as error:
+            faults = (f"it ended: {explain_deadline(error, self._config.runtime)}",)
         else:
             words, faults = _words(report, lends.count), tuple(_faults(report, checker))
         breach = ("\n".join(faults), "") if faults else None
@@ -137,12 +159,13 @@ class CheckSession:
 
 
 class _Lends:
-    """An event sink that counts how often GPUs were lent."""
+    """An event sink that counts how often GPUs were lent, and shows that the run goes on."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def write(self, sequence: int, t_s: float, event: Event) -> None:
+        restart(_LIMIT_S)
         if isinstance(event, PolicyDecided) and event.question == ACTIVATE.name:
             self.count += bool(event.effective)
 

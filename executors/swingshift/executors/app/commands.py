@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swingshift.executors.app import check
+from swingshift.executors.app import calibrate, check, train
 from swingshift.sdk.errors import UserError
 from swingshift.sdk.registry import PolicyParameter, policy_class, policy_names, policy_parameters
 
@@ -24,6 +24,8 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: [bold]swingshift policies[/bold]")(policies)
     app.command(epilog="Example: [bold]swingshift init my_study[/bold]")(init)
     check.register(app)
+    train.register(app)
+    calibrate.register(app)
 
 
 def policies() -> None:

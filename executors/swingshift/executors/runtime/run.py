@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 import attrs
 
 from swingshift.executors.rl.task import Task
+from swingshift.executors.runtime.before_stop import BeforeStop, await_before_stop
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.checkpoint import CheckpointHook, RunState
 from swingshift.executors.runtime.client import GenerationClient
@@ -129,6 +130,7 @@ class TrainingRun:
         event_sinks: Sequence[EventSink] = (),
         metric_sinks: Sequence[MetricSink] = (),
         checkpoint: CheckpointHook | None = None,
+        before_stop: BeforeStop | None = None,
     ) -> None:
         """Bind the parts; nothing happens yet.
 
@@ -143,6 +145,10 @@ class TrainingRun:
             metric_sinks: Get the metrics of every cycle.
             checkpoint: Gets the run's state after every cycle, and before the run ends because
                 GPU memory did not come back.
+            before_stop: Awaited once, after the run ended in whatever way, cancelled included, and
+                before the executor is stopped: for what only a living executor can do. Hybrid
+                replicas are gone by then, and the training state is on the trainer's GPUs. It has
+                half an hour. Its failure is logged and changes nothing about how the run ended.
 
         Raises:
             ConfigError: The configuration needs what the executor cannot do, or a policy is
@@ -168,6 +174,7 @@ class TrainingRun:
         self._event_sinks = tuple(event_sinks)
         self._metric_sinks = tuple(metric_sinks)
         self._checkpoint = checkpoint
+        self._before_stop = before_stop
         self._validation_prompts = self._find_validation_prompts(config, task)
 
     async def run(self) -> RunReport:
@@ -180,7 +187,13 @@ class TrainingRun:
         """
         try:
             inventory = await self._executor.start()
-            return await self._drive(inventory)
+            try:
+                return await self._drive(inventory)
+            finally:
+                if self._before_stop is not None:
+                    await await_before_stop(
+                        self._before_stop, self._executor, inventory, run=self._name
+                    )
         finally:
             await self._executor.stop()
 

@@ -7,6 +7,7 @@ trainer's GPUs.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -78,6 +79,7 @@ class Trainer:
         self._version = 0
         self._global_step = 0
         self._trained = 0
+        self._metrics_told: set[str] = set()
 
     @property
     def version(self) -> int:
@@ -199,10 +201,24 @@ class Trainer:
             result = await self._executor.fit_step(batch)
         self._trained += len(samples)
         self._global_step += 1
-        self._recorder.emit(self._trained_event(batch, result.timing_s, result.metrics))
+        metrics = self._finite(result.metrics)
+        self._recorder.emit(self._trained_event(batch, result.timing_s, metrics))
         self._observations.fitted(sum(result.timing_s.values()))
         await self._discard(batch)
         return dict(result.timing_s)
+
+    def _finite(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics that every sink can write; tell of each other name once per run."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        for name in sorted(metrics.keys() - finite.keys() - self._metrics_told):
+            self._metrics_told.add(name)
+            self._recorder.emit(
+                Advisory(
+                    f"metric {name} is {metrics[name]} at fit step {self._global_step}; "
+                    "values of it that are not finite are left out"
+                )
+            )
+        return finite
 
     async def _discard(self, batch: FitBatch) -> None:
         """Free what was trained, and what was given up since the last time."""
@@ -233,7 +249,7 @@ class Trainer:
             batch.batch_id,
             self._version,
             dict(timing_s),
-            dict(metrics),
+            metrics,
             sum(sample.first_version < self._version for sample in samples),
             sum(episode.spans[0].version < self._version for episode in episodes),
             sum(len(episode.spans) > 1 for episode in episodes),

@@ -4,17 +4,19 @@ All running requests gain one token per decode step, so a replica needs one numb
 of all of them: the decode steps it has done. A request that joins at step s and wants n tokens
 ends at step s + n. Between two events (arrival, finish, abort, pause) the batch is constant and
 the step time grows linearly with the context, so the time to the next finish is a closed form.
-Prefill stops decoding for its duration.
+Prefill stops decoding for its duration. Where a prefill draws the first token, the request is that
+far when it joins, and a response of one token may end with whatever happens next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from swingshift.executors.simulated.costs.decode import DecodeModel, seconds_for, steps_in
+from swingshift.executors.simulated.costs.decode import EngineCosts, seconds_for, steps_in
 from swingshift.executors.simulated.prefix_cache import PrefixCache
 from swingshift.sdk.executor import (
     ExecutorError,
@@ -43,6 +45,7 @@ class _Running:
         "done",
         "end_step",
         "future",
+        "ready_s",
         "request",
         "spans",
         "start_step",
@@ -50,9 +53,15 @@ class _Running:
     )
 
     def __init__(
-        self, request: GenerationRequest, wanted: int, future: asyncio.Future[Generation]
+        self,
+        request: GenerationRequest,
+        wanted: int,
+        future: asyncio.Future[Generation],
+        ready_s: float,
     ) -> None:
         self.request = request
+        # clock time from which it can be admitted
+        self.ready_s = ready_s
         # context before this attempt
         self.begun = request.prompt.tokens + request.generated_tokens + request.observed_tokens
         self.wanted = wanted
@@ -71,7 +80,7 @@ class SimulatedEngine:
     def __init__(
         self,
         replica: str,
-        decode: DecodeModel,
+        costs: EngineCosts,
         *,
         kv_capacity_tokens: int,
         max_running: int,
@@ -82,7 +91,7 @@ class SimulatedEngine:
 
         Args:
             replica: Its name, for errors.
-            decode: What steps and prefills cost.
+            costs: What steps and prefills take.
             kv_capacity_tokens: Context that fits; beyond it requests wait, and the newest is
                 preempted.
             max_running: Requests decoded at once.
@@ -90,7 +99,10 @@ class SimulatedEngine:
             prefixes: Keeps the context of what leaves, for when it comes back; None for nothing.
         """
         self._replica = replica
-        self._decode = decode
+        self._costs = costs
+        self._overhead_s = costs.request_overhead_s
+        self._prefill_fixed_s = costs.prefill_fixed_s
+        self._prefill_draws_token = costs.prefill_draws_token
         self._kv_capacity = kv_capacity_tokens
         self._admission_limit = (1.0 - _WATERMARK) * kv_capacity_tokens
         self._max_running = max_running
@@ -129,7 +141,7 @@ class SimulatedEngine:
         context = self._context
         decoded_s = self._loop.time() - self._updated_s - self._prefill_s
         if batch and not self._paused and decoded_s > 0.0:
-            context += batch * steps_in(self._decode.step(batch, context), decoded_s)
+            context += batch * steps_in(self._costs.step(batch, context), decoded_s)
         return Progress(batch, len(self._waiting), int(context))
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -145,7 +157,8 @@ class SimulatedEngine:
             raise ExecutorError(f"replica {self._replica} has no weights; sync it first")
         length = self._response_tokens(request) - request.generated_tokens
         wanted = max(1, min(length, request.max_new_tokens))
-        entry = _Running(request, wanted, self._loop.create_future())
+        ready_s = self._loop.time() + self._overhead_s
+        entry = _Running(request, wanted, self._loop.create_future(), ready_s)
         self._waiting.append(entry)
         self._mark_dirty()
         try:
@@ -226,9 +239,11 @@ class SimulatedEngine:
             self._prefixes.clear()
         if version != self._version:
             self._version = version
+            if self._running:
+                self._prefill_s += self._prefill_fixed_s
             for entry in self._running.values():
                 tokens = entry.context + int(self._step - entry.start_step)
-                self._prefill_s += self._decode.prefill_s(tokens)
+                self._prefill_s += self._costs.prefill_s(tokens)
                 self.prefilled_again_tokens += tokens
         self._mark_dirty()
 
@@ -245,7 +260,7 @@ class SimulatedEngine:
             return
         elapsed_s -= self._prefill_s
         self._prefill_s = 0.0
-        steps = steps_in(self._decode.step(batch, self._context), elapsed_s)
+        steps = steps_in(self._costs.step(batch, self._context), elapsed_s)
         self._step += steps
         self._context += steps * batch
 
@@ -269,12 +284,22 @@ class SimulatedEngine:
             return
         if self._draining is None:
             self._admit()
+        due_s = self._next_admission_s()
         batch = len(self._running)
         if batch:
             steps = self._steps_to_next_event(batch)
-            cost = self._decode.step(batch, self._context)
+            cost = self._costs.step(batch, self._context)
             delay_s = self._prefill_s + seconds_for(cost, steps)
-            self._timer = self._loop.call_later(delay_s, self._reschedule)
+            due_s = min(due_s, self._updated_s + delay_s)
+        if due_s < math.inf:
+            self._timer = self._loop.call_at(due_s, self._reschedule)
+
+    def _next_admission_s(self) -> float:
+        """Return when the first in line will be ready; never if that is not what it waits for."""
+        is_open = self._draining is None and len(self._running) < self._max_running
+        if is_open and self._waiting and self._waiting[0].ready_s > self._updated_s:
+            return self._waiting[0].ready_s
+        return math.inf
 
     def _steps_to_next_event(self, batch: int) -> float:
         finishes = self._finishes
@@ -311,8 +336,11 @@ class SimulatedEngine:
 
     def _admit(self) -> None:
         waiting, running = self._waiting, self._running
+        before = self._admissions
         while waiting and len(running) < self._max_running:
             entry = waiting[0]
+            if entry.ready_s > self._updated_s:
+                break
             request = entry.request
             context = entry.begun + entry.done
             # one request always fits: it alone could not be helped by waiting
@@ -320,16 +348,21 @@ class SimulatedEngine:
                 break
             waiting.popleft()
             cached = 0 if self._prefixes is None else self._recall(entry, self._prefixes)
+            if request.resume_from is not None or entry.done:
+                self.prefilled_again_tokens += context - cached - _fresh_tokens(entry)
+            if self._prefill_draws_token:
+                _append_span(entry.spans, self._versions[-1][0], 1)
+                entry.done += 1
             entry.context = context
             entry.start_step = self._step
             entry.end_step = self._step + (entry.wanted - entry.done)
             running[request.request_id] = entry
             self._context += context
-            self._prefill_s += self._decode.prefill_s(context - cached, cached)
-            if request.resume_from is not None or entry.done:
-                self.prefilled_again_tokens += context - cached - _fresh_tokens(entry)
+            self._prefill_s += self._costs.prefill_s(context - cached, cached)
             self._admissions += 1
             heapq.heappush(self._finishes, (entry.end_step, self._admissions, entry))
+        if self._admissions > before:
+            self._prefill_s += self._prefill_fixed_s
 
     def _leave(self, entry: _Running) -> None:
         """Take a request out of the batch and book the tokens it gained there."""

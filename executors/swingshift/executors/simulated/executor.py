@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from swingshift.executors.simulated.costs.decode import DecodeModel
 from swingshift.executors.simulated.costs.episodes import EpisodeSource
 from swingshift.executors.simulated.costs.lengths import LengthSource
-from swingshift.executors.simulated.costs.memory import training_state
-from swingshift.executors.simulated.costs.training import FitWork, TrainingModel
-from swingshift.executors.simulated.costs.transfer import TransferModel
+from swingshift.executors.simulated.costs.training import FitWork
 from swingshift.executors.simulated.costs.variation import VariationSource
 from swingshift.executors.simulated.engine import SimulatedEngine
+from swingshift.executors.simulated.machine import build_machine
 from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.executors.simulated.prefix_cache import PrefixCache
-from swingshift.executors.simulated.sizes import replica_kv_capacity, trainer_topology
+from swingshift.executors.simulated.sizes import replica_count
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import SwingshiftError
 from swingshift.sdk.executor import (
@@ -59,41 +57,19 @@ class SimulatedExecutor(Executor):
 
         Args:
             config: Topology, parallel sizes, memory shares.
-            options: The modelled hardware and model.
+            options: The modelled or measured machine.
             lengths: Where response lengths come from.
 
         Raises:
             ConfigError: The model does not fit the GPUs or the parallel sizes.
         """
-        topology = trainer_topology(config)
         self._config = config
         self._options = options
         self._lengths = lengths
         self._episodes = EpisodeSource(options.episodes, seed=config.seed)
         self._is_single_turn = options.episodes.is_single_turn
         self._replica_gpus = config.replica_gpus
-        self._decode = DecodeModel(
-            model=options.model,
-            gpu=options.gpu,
-            tensor_parallel=config.replica_gpus,
-            parameters=options.decode,
-        )
-        self._training = TrainingModel(
-            model=options.model,
-            gpu=options.gpu,
-            topology=topology,
-            parameters=options.training,
-            memory=options.memory,
-        )
-        self._transfer = TransferModel(
-            model=options.model, gpu=options.gpu, parameters=options.transfer
-        )
-        self._state = training_state(options.model, topology, options.memory)
-        self._kv_capacity = {
-            kind: replica_kv_capacity(config, options, kind)
-            for kind in ReplicaKind
-            if self._count(kind)
-        }
+        self._machine = build_machine(config, options)
         self._variation = VariationSource(options.variation, seed=config.seed)
         self._replicas: dict[str, Replica] = {}
         self._engines: dict[str, SimulatedEngine] = {}
@@ -113,7 +89,7 @@ class SimulatedExecutor(Executor):
         """Make the engines; takes no time."""
         trainer_gpus = tuple(f"trainer-{i}" for i in range(self._config.hybrid_gpus))
         rollout_gpus = tuple(f"rollout-{i}" for i in range(self._config.standalone_gpus))
-        hybrid = trainer_gpus if self._count(ReplicaKind.HYBRID) else ()
+        hybrid = trainer_gpus if replica_count(self._config, ReplicaKind.HYBRID) else ()
         replicas = (
             *self._cut(ReplicaKind.STANDALONE, rollout_gpus),
             *self._cut(ReplicaKind.HYBRID, hybrid),
@@ -125,7 +101,7 @@ class SimulatedExecutor(Executor):
             self._awake[replica.id] = set(MemoryPart) if awake else set()
             if awake:
                 self._engines[replica.id].resume()
-        required = int(self._state.total_bytes)
+        required = self._machine.train_required_bytes
         return Inventory(
             replicas=replicas,
             trainer_gpus=tuple(
@@ -187,35 +163,27 @@ class SimulatedExecutor(Executor):
         """Map memory again."""
         self._expect_alive(replicas)
         self._occupy(replicas)
-        if part is MemoryPart.WEIGHTS:
-            seconds = self._transfer.wake_weights_s()
-        else:
-            seconds = self._transfer.wake_kv_cache_s()
-        await self._take(f"wake_{part.value}", replicas, seconds)
+        await self._take(f"wake_{part.value}", replicas, self._machine.wake_s[part])
         for name in replicas:
             self._awake[name].add(part)
 
     async def sleep(self, replicas: Sequence[str]) -> Mapping[str, int]:
         """Drop weights and KV cache."""
         self._expect_alive(replicas)
-        await self._take("sleep", replicas, self._transfer.sleep_s())
+        await self._take("sleep", replicas, self._machine.sleep_s)
         self._vacate(replicas)
         return self._free_bytes(replicas)
 
     async def offload_training(self, part: TrainingPart) -> None:
         """Copy one part of the training state to host memory."""
         if part not in self._offloaded:
-            await self._take(
-                f"offload_{part.value}", (), self._transfer.offload_s(self._bytes(part))
-            )
+            await self._take(f"offload_{part.value}", (), self._machine.offload_s[part])
             self._offloaded.add(part)
 
     async def reload_training(self, part: TrainingPart) -> None:
         """Copy one part of the training state back."""
         if part in self._offloaded:
-            await self._take(
-                f"reload_{part.value}", (), self._transfer.offload_s(self._bytes(part))
-            )
+            await self._take(f"reload_{part.value}", (), self._machine.reload_s[part])
             self._offloaded.discard(part)
 
     async def sync_weights(
@@ -229,15 +197,7 @@ class SimulatedExecutor(Executor):
         if TrainingPart.PARAMETERS in self._offloaded:
             raise UnsafeCallError(f"version {version} was to be sent while it is offloaded")
         kinds = {self._replicas[name].kind for name in replicas}
-        seconds = max(
-            (
-                self._transfer.sync_standalone_s()
-                if kind is ReplicaKind.STANDALONE
-                else self._transfer.sync_hybrid_s(self._replica_gpus)
-                for kind in kinds
-            ),
-            default=0.0,
-        )
+        seconds = max((self._machine.sync_s[kind] for kind in kinds), default=0.0)
         await self._take("sync_weights", (), seconds)
         alive = [name for name in replicas if not self._engines[name].is_lost]
         for name in alive:
@@ -280,9 +240,7 @@ class SimulatedExecutor(Executor):
             ),
             optimizer_steps=self._config.async_training.require_batches,
         )
-        seconds = self._training.fit_seconds(
-            work, reference=self._options.reference_model, critic=self._options.critic
-        )
+        seconds = self._machine.fit_seconds(work)
         factor = self._variation.factor("fit_step")
         timing_s = {key: value * factor for key, value in seconds.items()}
         await asyncio.sleep(sum(timing_s.values()))
@@ -319,12 +277,6 @@ class SimulatedExecutor(Executor):
             self._awake[name].clear()
             self._on_trainer_gpus.pop(name, None)
 
-    def _count(self, kind: ReplicaKind) -> int:
-        if kind is ReplicaKind.STANDALONE:
-            return self._config.standalone_gpus // self._replica_gpus
-        is_dynamic = self._config.async_training.use_dynamic_resource_scheduling
-        return self._config.hybrid_gpus // self._replica_gpus if is_dynamic else 0
-
     def _cut(self, kind: ReplicaKind, gpus: tuple[str, ...]) -> tuple[Replica, ...]:
         size = self._replica_gpus
         return tuple(
@@ -335,8 +287,8 @@ class SimulatedExecutor(Executor):
     def _engine(self, replica: Replica) -> SimulatedEngine:
         return SimulatedEngine(
             replica.id,
-            self._decode,
-            kv_capacity_tokens=self._kv_capacity[replica.kind],
+            self._machine.engines[replica.kind],
+            kv_capacity_tokens=self._machine.kv_capacity_tokens[replica.kind],
             max_running=self._config.actor_rollout_ref.rollout.max_num_seqs,
             response_tokens=self._response_tokens,
             # a single turn that resumes where it was pays its prefill again: published runs were
@@ -353,15 +305,10 @@ class SimulatedExecutor(Executor):
             return tokens
         return self._episodes.turn_end(tokens, position, index, request.turn)
 
-    def _bytes(self, part: TrainingPart) -> float:
-        if part is TrainingPart.PARAMETERS:
-            return self._state.weight_bytes
-        return self._state.optimizer_and_gradient_bytes
-
     def _free_bytes(self, replicas: Sequence[str]) -> dict[str, int]:
         """Return free bytes by GPU of replicas that hold nothing any more."""
-        gpu_bytes = self._options.gpu.memory_bytes
-        resident = sum(self._bytes(part) for part in TrainingPart if part not in self._offloaded)
+        gpu_bytes, state_bytes = self._machine.gpu_bytes, self._machine.state_bytes
+        resident = sum(state_bytes[part] for part in TrainingPart if part not in self._offloaded)
         free: dict[str, int] = {}
         for replica in [self._replicas[name] for name in replicas]:
             held = resident if replica.kind is ReplicaKind.HYBRID else 0.0

@@ -37,8 +37,16 @@ def trainer_topology(config: RunConfig) -> TrainerTopology:
         )
 
 
+def replica_count(config: RunConfig, kind: ReplicaKind) -> int:
+    """Return how many replicas of a kind a run has."""
+    if kind is ReplicaKind.STANDALONE:
+        return config.standalone_gpus // config.replica_gpus
+    is_dynamic = config.async_training.use_dynamic_resource_scheduling
+    return config.hybrid_gpus // config.replica_gpus if is_dynamic else 0
+
+
 def replica_kv_capacity(config: RunConfig, options: SimulatedOptions, kind: ReplicaKind) -> int:
-    """Return how many tokens the KV cache of a replica holds.
+    """Return how many tokens the KV cache of a modelled replica holds.
 
     Raises:
         ConfigError: Its share of the memory leaves no room for one; names the key.
@@ -47,10 +55,11 @@ def replica_kv_capacity(config: RunConfig, options: SimulatedOptions, kind: Repl
     share, key = rollout.gpu_memory_utilization, "gpu_memory_utilization"
     if kind is ReplicaKind.STANDALONE and rollout.standalone_gpu_memory_utilization is not None:
         share, key = rollout.standalone_memory_share, "standalone_gpu_memory_utilization"
+    model, gpu = options.model_and_gpu()
     with _naming({"memory_share": f"{_ENGINE}.{key}"}):
         return kv_capacity_tokens(
-            options.model,
-            options.gpu,
+            model,
+            gpu,
             tensor_parallel=config.replica_gpus,
             memory_share=share,
             parameters=options.memory,
@@ -58,15 +67,17 @@ def replica_kv_capacity(config: RunConfig, options: SimulatedOptions, kind: Repl
 
 
 def check_prompt_lengths(config: RunConfig, options: SimulatedOptions) -> None:
-    """Refuse modelled prompts that are longer than the run takes.
+    """Refuse modelled or observed prompts that are longer than the run takes.
 
     Raises:
         ConfigError: They are; names both keys.
     """
-    longest, limit = options.lengths.prompt.max_tokens, config.data.max_prompt_length
+    lengths = options.lengths
+    longest, limit = lengths.longest_prompt_tokens, config.data.max_prompt_length
     if longest > limit:
+        key = "observed: a prompt_tokens of" if lengths.observed else "prompt.max_tokens:"
         raise ConfigError(
-            f"executor.lengths.prompt.max_tokens: {longest} is not allowed; expected at most "
+            f"executor.lengths.{key} {longest} is not allowed; expected at most "
             f"data.max_prompt_length={limit}"
         )
 

@@ -6,9 +6,11 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeAlias, TypeVar
 
+from swingshift.sdk.context import DynamicScheduleContext
 from swingshift.sdk.decision import ACTIVATE, DEACTIVATE, REBALANCE, UPDATE, WAIT, Question
-from swingshift.sdk.policy import DynamicSchedulePolicyBase
+from swingshift.sdk.policy import DynamicSchedulePolicyBase, Rebalance
 from swingshift.sdk.testing.history import Moment
+from swingshift.sdk.testing.watchdog import within_limit
 
 _T = TypeVar("_T")
 
@@ -17,6 +19,9 @@ Answers: TypeAlias = dict[str, object]
 
 ACTIVE = "should_deactivate while hybrid replicas are active"
 IDLE = "should_deactivate while no hybrid replica is active"
+
+FAULTS = (Exception, SystemExit)
+"""What a policy may raise that is a fault of its own: it must not end the program either."""
 
 
 class PolicyFault(Exception):  # noqa: N818  # the policy's, and no error of the kit
@@ -54,10 +59,11 @@ def ask_once(question: Question[_T], call: Callable[[], object], /) -> _T:
 
     Raises:
         PolicyFault: The method raised, or its answer is of the wrong type.
+        StuckError: The method does not come back.
     """
     try:
-        answer = call()
-    except Exception as error:
+        answer = within_limit(question.name, call)
+    except FAULTS as error:
         kind = f"raised {type(error).__name__}"
         raise PolicyFault(question.name, kind, f"{kind}: {error}") from error
     if not question.accepts(answer):
@@ -65,6 +71,52 @@ def ask_once(question: Question[_T], call: Callable[[], object], /) -> _T:
         words = f"answered {reprlib.repr(answer)} ({kind}); allowed: {question.allowed}"
         raise PolicyFault(question.name, f"answered with {kind}", words)
     return answer
+
+
+class Asked(DynamicSchedulePolicyBase):
+    """A policy for the guard to ask: what goes wrong with the real one reaches it as a fault.
+
+    With a strict guard that is a `PolicyError` whose cause is the `PolicyFault`.
+    """
+
+    def __init__(self, policy: DynamicSchedulePolicyBase) -> None:
+        """Stand in for a policy.
+
+        Args:
+            policy: The bare policy.
+        """
+        self._policy = policy
+
+    def should_deactivate(
+        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+    ) -> bool:
+        """Return its answer."""
+        policy = self._policy
+        return ask_once(
+            DEACTIVATE, lambda: policy.should_deactivate(global_steps, is_hybrid_active, ctx)
+        )
+
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        """Return its answer."""
+        return ask_once(WAIT, lambda: self._policy.deactivate_wait_samples(ctx))
+
+    def should_activate_after_step(
+        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+    ) -> bool:
+        """Return its answer."""
+        policy = self._policy
+        return ask_once(
+            ACTIVATE, lambda: policy.should_activate_after_step(global_steps, is_hybrid_active, ctx)
+        )
+
+    def request_rebalance(self, global_steps: int, ctx: DynamicScheduleContext) -> Rebalance | None:
+        """Return its answer."""
+        return ask_once(REBALANCE, lambda: self._policy.request_rebalance(global_steps, ctx))
+
+    def update_after_step(self, global_steps: int, ctx: DynamicScheduleContext) -> None:
+        """Let it learn."""
+        learn: Callable[..., object] = self._policy.update_after_step
+        ask_once(UPDATE, lambda: learn(global_steps, ctx))
 
 
 def at_sync(policy: DynamicSchedulePolicyBase, moment: Moment, ask: Ask = ask_once) -> Answers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -13,7 +14,9 @@ from swingshift.sdk.errors import PolicyError
 from swingshift.sdk.guard import GuardedPolicy
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 from swingshift.sdk.testing.asking import (
+    FAULTS,
     Answers,
+    Asked,
     PolicyFault,
     at_sync,
     before_fit,
@@ -24,6 +27,7 @@ from swingshift.sdk.testing.history import Cycle, History, Moment, Regime
 from swingshift.sdk.testing.law import Breach, Draw, Subject
 from swingshift.sdk.testing.queue_model import EndlessWaitError, QueueModel
 from swingshift.sdk.testing.strategies import cycles, histories, workloads
+from swingshift.sdk.testing.watchdog import within_limit
 
 RECOVERY_CYCLES = 51
 """Cycles with waits within which the wait comes back after a calm: the whole range in the smallest
@@ -38,24 +42,30 @@ LONGEST_CALM = 200
 
 
 def deterministic_replay(subject: Subject, draw: Draw) -> None:
-    """Judge that two policies answer one history alike, whatever the clock and global randomness.
+    """Judge that two policies answer one history alike, whatever else goes on.
 
-    The second replay finds other surroundings than the first.
+    The second replay finds another clock and other global randomness than the first, and another
+    policy is put through a history of its own in turn with it.
     """
-    history = draw(histories())
+    history, beside = draw(histories()), draw(histories(max_regimes=1))
     moments = history.moments()
-    with subject.surroundings.still():
+    run = f"{history}; beside it, in the second replay, another policy: {beside}"
+    with subject.still(run):
         first = list(trace(subject.new(), moments))
-    with subject.surroundings.elsewhere():
-        second = list(trace(subject.new(), moments))
+    with subject.elsewhere(run):
+        # both are built before either learns
+        policy, other = subject.new(), subject.new()
+        in_turn = itertools.zip_longest(trace(policy, moments), trace(other, beside.moments()))
+        second = [step for step, _ in in_turn if step is not None]
     found = _first_difference(first, second)
     if found is not None:
-        version, question, one, other = found
+        version, question, one, two = found
         raise Breach(
-            f"{history.place(version)} {question} gave {one} in one replay and {other} in another,"
-            " at another time and with global randomness seeded otherwise; a policy reads no"
-            " clock, and its randomness is seeded in __init__",
-            history,
+            f"{history.place(version)} {question} gave {one} in one replay and {two} in another,"
+            " at another time, with global randomness seeded otherwise and beside another policy"
+            " of the class; a policy reads no clock, its randomness is seeded in __init__, and"
+            " what it learns it keeps to itself",
+            run,
         )
 
 
@@ -65,29 +75,29 @@ def state_round_trip(subject: Subject, draw: Draw) -> None:
     saved_at = draw(st.integers(0, history.cycles))
     moments = history.moments()
     place = f"saved {history.place(saved_at)},"
-    with subject.surroundings.still():
+    with subject.still(history):
         original = subject.new()
         if not _lives(original, moments[: saved_at + 1]):
             return
         try:
-            state = original.state_dict()
+            state = within_limit("state_dict", original.state_dict)
             text = json.dumps(state, allow_nan=False)
-        except Exception as error:
+        except FAULTS as error:
             what = f"state_dict fails: {type(error).__name__}: {error}"
             raise Breach(f"{place} {what}", history) from error
-    with subject.surroundings.still():
+    with subject.still(history):
         expected = _rest(original, moments[saved_at:])
     if json.dumps(state) != text:
         what = "its state changed with the policy afterwards; it must share nothing with it"
         raise Breach(f"{place} {what}", history)
-    with subject.surroundings.still():
+    with subject.still(history):
         restored = subject.new()
         try:
-            restored.load_state_dict(json.loads(text))
-        except Exception as error:
+            within_limit("load_state_dict", lambda: restored.load_state_dict(json.loads(text)))
+        except FAULTS as error:
             what = f"load_state_dict fails: {type(error).__name__}: {error}"
             raise Breach(f"{place} {what}", history) from error
-    with subject.surroundings.still():
+    with subject.still(history):
         found = _first_difference(expected, _rest(restored, moments[saved_at:]))
     if found is not None:
         version, question, one, other = found
@@ -109,7 +119,7 @@ def no_wind_up(subject: Subject, draw: Draw) -> None:
     recovery = FAST_RECOVERY_CYCLES if waiting.waited_samples == cycle else RECOVERY_CYCLES
     hard = Regime(times=recovery, cycle=waiting)
     history = attrs.evolve(past, regimes=(*past.regimes, calm, hard))
-    with subject.surroundings.still():
+    with subject.still(history):
         try:
             waits = _waits(subject.new(), history)
         except PolicyFault:
@@ -138,8 +148,8 @@ def liveness(subject: Subject, draw: Draw) -> None:
                 workload,
             )
 
-    with subject.surroundings.still():
-        guard = GuardedPolicy(subject.new(), strict=True, on_decision=watch)
+    with subject.still(workload):
+        guard = GuardedPolicy(Asked(subject.new()), strict=True, on_decision=watch)
         model = QueueModel(workload, guard)
         try:
             model.run()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
 import attrs
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 from swingshift.sdk.testing.surroundings import Surroundings
+from swingshift.sdk.testing.watchdog import StuckError
 
 _T = TypeVar("_T")
 
@@ -48,6 +50,14 @@ class Subject:
     new: Callable[[], DynamicSchedulePolicyBase]
     surroundings: Surroundings
 
+    def still(self, run: object) -> AbstractContextManager[None]:
+        """Keep what it could read as it is, for as long as it is put through a run."""
+        return _in_run(run, self.surroundings.still())
+
+    def elsewhere(self, run: object) -> AbstractContextManager[None]:
+        """Let it find everything changed, for as long as it is put through a run."""
+        return _in_run(run, self.surroundings.elsewhere())
+
 
 @attrs.frozen(kw_only=True)
 class Law:
@@ -62,3 +72,13 @@ class Law:
     name: str
     promise: str
     judge: Callable[[Subject, Draw], None]
+
+
+@contextmanager
+def _in_run(run: object, surroundings: AbstractContextManager[None]) -> Iterator[None]:
+    try:
+        with surroundings:
+            yield
+    except StuckError as stuck:
+        stuck.run = str(run)
+        raise

@@ -2,7 +2,8 @@
 
 Every law judges the bare policy, except ``liveness``, which judges it under the guard. A policy
 that raises, or answers with a value of the wrong type, breaks ``total`` alone: the other laws
-judge what it did up to there.
+judge what it did up to there. One that does not come back breaks each law that comes across it:
+nothing can be judged beyond it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from swingshift.sdk.testing.law import Law
 LAWS: tuple[Law, ...] = (
     Law(
         name="total",
-        promise="never raises on a valid snapshot, and answers with a bool, an int or a Rebalance",
+        promise="comes back from any valid snapshot without raising, and answers with a bool, an"
+        " int or a Rebalance",
         judge=total,
     ),
     Law(
@@ -37,7 +39,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         name="deterministic_replay",
-        promise="the same history gives the same answers, at any time of day",
+        promise="the same history gives the same answers, at any time, whatever other policies do",
         judge=deterministic_replay,
     ),
     Law(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, configuration, given
@@ -17,6 +18,7 @@ from swingshift.sdk.testing.law import Breach, Law, Subject
 from swingshift.sdk.testing.laws import LAW_NAMES, LAWS
 from swingshift.sdk.testing.report import CheckReport, CheckResult, checked_excuses
 from swingshift.sdk.testing.surroundings import Surroundings
+from swingshift.sdk.testing.watchdog import StuckError, watchdog, within_limit
 from swingshift.sdk.validators import integer
 
 MAX_EXAMPLES = 100
@@ -49,15 +51,19 @@ def check_policy(
 
     Raises:
         UnknownNameError: There is no law of that name.
-        UserError: The factory does not return a new policy at each call.
+        UserError: The factory does not return, or not a new policy at each call.
         InvalidValueError: ``max_examples`` is no count, or an excuse has no reason.
     """
     chosen = LAW_NAMES if laws is None else tuple(laws)
     excuses = checked_excuses("law", chosen, expected_failures, LAW_NAMES)
     integer(ge=1).check("max_examples", max_examples)
-    policy = _new_policy(factory)
-    subject = Subject(factory, Surroundings(policy))
-    with _no_files_left():
+    policy = new_policy(factory)
+    if policy is new_policy(factory):
+        raise UserError(
+            "the factory returned the same policy twice; it must build a new one at each call"
+        )
+    subject = Subject(partial(_built, factory), Surroundings(policy))
+    with _no_files_left(), watchdog():
         results = tuple(
             _result(law, _breach(law, subject, max_examples, seed), excuses)
             for law in LAWS
@@ -66,18 +72,36 @@ def check_policy(
     return CheckReport(subject=type(policy).__name__, results=results)
 
 
-def _new_policy(factory: Callable[[], DynamicSchedulePolicyBase]) -> DynamicSchedulePolicyBase:
-    policy: object = factory()
+def new_policy(factory: Callable[[], DynamicSchedulePolicyBase]) -> DynamicSchedulePolicyBase:
+    """Return a policy that a factory builds, whatever else its constructor may do.
+
+    Args:
+        factory: Builds it.
+
+    Raises:
+        UserError: It ends the program, takes too long, or builds something else.
+    """
+    try:
+        with watchdog():
+            policy: object = _built(factory)
+    except StuckError as stuck:
+        raise UserError(f"no policy can be built: {stuck}; it must come to an end") from None
     if not isinstance(policy, DynamicSchedulePolicyBase):
         raise UserError(
             f"the factory must return a DynamicSchedulePolicyBase; got {policy!r}; pass a policy's"
             " class, or a lambda that builds one"
         )
-    if policy is factory():
-        raise UserError(
-            "the factory returned the same policy twice; it must build a new one at each call"
-        )
     return policy
+
+
+def _built(factory: Callable[[], DynamicSchedulePolicyBase]) -> DynamicSchedulePolicyBase:
+    try:
+        return within_limit("the constructor", factory)
+    except SystemExit as error:
+        raise UserError(
+            f"no policy can be built: the constructor raised SystemExit: {error}; it must not end"
+            " the program"
+        ) from error
 
 
 def _breach(law: Law, subject: Subject, max_examples: int, seed: int) -> Breach | None:
@@ -110,6 +134,8 @@ def _breach(law: Law, subject: Subject, max_examples: int, seed: int) -> Breach 
     except Flaky:
         last = seen[-1]
         return Breach(f"{last.message} (not every time)", last.example)
+    except StuckError as stuck:
+        return Breach(f"{stuck}; the run is the first that showed it, not the smallest", stuck.run)
     return None
 
 

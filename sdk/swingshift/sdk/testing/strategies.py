@@ -7,6 +7,7 @@ cycles, no waits and no telemetry.
 
 from __future__ import annotations
 
+import attrs
 from hypothesis import strategies as st
 
 from swingshift.sdk.context import DynamicScheduleContext, Telemetry
@@ -17,17 +18,19 @@ LONGEST_REGIME = 60
 """Cycles of the longest regime drawn."""
 
 # Built once: Hypothesis validates every new strategy, and a history draws dozens.
-_SAMPLES = st.integers(0, 10_000)
-_REPLICAS = st.integers(0, 64)
+# What a policy may divide by or compare with is drawn by itself too: none, a cycle, one more.
+_SAMPLES = st.just(0) | st.integers(0, 10_000)
+_CYCLES_AND_SAMPLES = st.sampled_from(((0, 0), (1, 0), (1, 1))) | st.tuples(st.just(0), _SAMPLES)
+_REPLICAS = st.just(0) | st.integers(0, 64)
 _DURATIONS_S = st.just(0.0) | st.floats(0, 1e6)
 _WAITS_S = st.floats(0.125, 4_096)
 _SWITCHES_S = st.just(0.0) | _WAITS_S
-_RATES = st.none() | st.floats(0, 1e4)
+_RATES = st.none() | st.just(0.0) | st.floats(0, 1e4)
 _TOKENS = st.integers(0, 10**9)
 _FIT_STEPS_S = st.lists(_DURATIONS_S, max_size=8).map(tuple)
 _SYNCS_S = st.none() | _DURATIONS_S
 _TIMES_S = st.floats(0, 1e8)
-_VERSIONS = st.integers(0, 10_000)
+_VERSIONS = st.just(0) | st.integers(0, 10_000)
 _THRESHOLDS = st.sampled_from((0.1, 0.0, 0.5, 1.0))
 
 
@@ -60,12 +63,15 @@ def contexts(draw: st.DrawFn) -> DynamicScheduleContext:
     waited = st.lists(_DURATIONS_S, min_size=collections, max_size=collections)
     samples = st.lists(st.integers(0, required), min_size=collections, max_size=collections)
     telemetry = draw(_MEASURED)
-    queued = 0 if telemetry is None else telemetry.queue_size
-    attainable = draw(st.none() | _SAMPLES)
+    queued = 0
+    if telemetry is not None:
+        queued = _samples(draw, required * steps)
+        telemetry = attrs.evolve(telemetry, queue_size=queued)
+    is_bounded = draw(st.booleans())
     return DynamicScheduleContext(
         required_samples=required,
         trigger_parameter_sync_step=steps,
-        total_generated_samples=expected + draw(_SAMPLES),
+        total_generated_samples=expected + _samples(draw, required * steps),
         expected_samples=expected,
         buffer_samples=int(expected * draw(_THRESHOLDS)),
         step_wait_times=tuple(draw(waited)),
@@ -73,7 +79,7 @@ def contexts(draw: st.DrawFn) -> DynamicScheduleContext:
         only_hybrid=draw(st.booleans()),
         last_activate_duration_s=draw(_DURATIONS_S),
         last_deactivate_duration_s=draw(_DURATIONS_S),
-        attainable_samples=None if attainable is None else queued + attainable,
+        attainable_samples=queued + _samples(draw, required * steps) if is_bounded else None,
         telemetry=telemetry,
     )
 
@@ -153,6 +159,12 @@ def workloads(draw: st.DrawFn) -> Workload:
         give_up_every=draw(st.sampled_from((0, 0, 5, 3, 2))),
         paces=tuple(draw(st.lists(paces, max_size=3))),
     )
+
+
+def _samples(draw: st.DrawFn, cycle: int) -> int:
+    """Draw a number of samples, often one that lies next to those of a cycle."""
+    cycles_of_them, more = draw(_CYCLES_AND_SAMPLES)
+    return cycles_of_them * cycle + more
 
 
 def _sizes(

@@ -16,7 +16,9 @@ from contextlib import contextmanager
 import attrs
 
 _SECONDS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-_BROKEN_DOWN = ("localtime", "gmtime")
+_OF_SECONDS = ("localtime", "gmtime", "ctime")
+_BY_NUMBER = ("clock_gettime", "clock_gettime_ns")
+_FORMATTING = ("asctime", "strftime")
 _REAL_DATETIME = dt.datetime
 
 
@@ -36,8 +38,8 @@ class _Clock:
 class Surroundings:
     """What a policy could read besides its arguments.
 
-    Replaces the functions of `time` and the ``now`` of `datetime.datetime`, in their modules and
-    under the names that the policy's own modules imported them by. Other threads see the
+    Replaces whatever in `time` and `datetime` tells the time, in their modules and under the names
+    that the policy's own modules imported it by. Other threads see the
     replacements too, so hold them for as long as a policy runs and no longer.
     """
 
@@ -85,29 +87,55 @@ class Surroundings:
 
 
 def _names_of_time() -> tuple[str, ...]:
-    names = (*_SECONDS, *(f"{name}_ns" for name in _SECONDS), *_BROKEN_DOWN)
+    seconds = (*_SECONDS, *(f"{name}_ns" for name in _SECONDS))
+    names = (*seconds, *_OF_SECONDS, *_BY_NUMBER, *_FORMATTING)
     return tuple(name for name in names if hasattr(time, name))
 
 
 def _replacements(clock: _Clock) -> dict[int, object]:
-    """Return what stands in for each original, by the original's identity."""
+    """Return what stands in for each original, by the original's identity.
+
+    ``datetime.date.today`` needs nothing: it asks `time.time`.
+    """
     found: dict[int, object] = {id(_REAL_DATETIME): _datetime_of(clock)}
+    local = time.localtime
     for name in _names_of_time():
         original = getattr(time, name)
-        if name in _BROKEN_DOWN:
-            found[id(original)] = _broken_down(original, clock)
+        read = clock.read_ns if name.endswith("_ns") else clock.read_s
+        if name in _OF_SECONDS:
+            found[id(original)] = _of_seconds(original, clock)
+        elif name in _BY_NUMBER:
+            found[id(original)] = _by_number(read)
+        elif name in _FORMATTING:
+            found[id(original)] = _formatting(original, lambda: local(clock.read_s()))
         else:
-            found[id(original)] = clock.read_ns if name.endswith("_ns") else clock.read_s
+            found[id(original)] = read
     return found
 
 
-def _broken_down(
-    original: Callable[[float], time.struct_time], clock: _Clock
-) -> Callable[[float | None], time.struct_time]:
-    def at(seconds: float | None = None) -> time.struct_time:
+def _of_seconds(original: Callable[[float], object], clock: _Clock) -> Callable[..., object]:
+    def at(seconds: float | None = None) -> object:
         return original(clock.read_s() if seconds is None else seconds)
 
     return at
+
+
+def _by_number(read: Callable[[], float]) -> Callable[[int], float]:
+    def read_any(_number: int, /) -> float:
+        return read()
+
+    return read_any
+
+
+def _formatting(
+    original: Callable[..., str], now: Callable[[], time.struct_time]
+) -> Callable[..., str]:
+    def formatted(*arguments: object) -> str:
+        """Put the present time where none is given: the time is the last argument."""
+        is_given = any(isinstance(argument, tuple) for argument in arguments)
+        return original(*arguments) if is_given else original(*arguments, now())
+
+    return formatted
 
 
 class _AnyDatetime(type):

@@ -12,7 +12,7 @@ Source: S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import attrs
 
@@ -30,6 +30,38 @@ class StepCost(NamedTuple):
 
     base_s: float
     slope_s_per_token: float
+
+
+class EngineCosts(Protocol):
+    """What an engine asks about its own cost, whether that is modelled or was measured."""
+
+    @property
+    def prefill_fixed_s(self) -> float:
+        """Seconds of a prefill pass, whatever it computes; what it computes comes on top."""
+
+    @property
+    def prefill_draws_token(self) -> bool:
+        """Whether a prefill draws the first token of a request, so that decoding does the rest."""
+
+    @property
+    def request_overhead_s(self) -> float:
+        """Seconds after its arrival in which a request cannot begin yet."""
+
+    def step(self, batch: int, context_tokens: float) -> StepCost:
+        """Return the time of the next decode step and its growth while the batch stays as it is.
+
+        Args:
+            batch: Requests that decode, at least 1.
+            context_tokens: Tokens in the KV cache of all of them together.
+        """
+
+    def prefill_s(self, tokens: float, context_tokens: float = 0.0) -> float:
+        """Return the seconds that one sequence adds to a prefill pass.
+
+        Args:
+            tokens: New tokens.
+            context_tokens: Tokens of the sequence that are in the cache already.
+        """
 
 
 def seconds_for(cost: StepCost, steps: float) -> float:
@@ -92,7 +124,7 @@ class _BatchCost(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class DecodeModel:
-    """Step times of one replica: a model spread over ``tensor_parallel`` GPUs.
+    """The modelled `EngineCosts` of one replica: a model spread over ``tensor_parallel`` GPUs.
 
     Args:
         model: What is decoded.
@@ -106,6 +138,21 @@ class DecodeModel:
     tensor_parallel: int = attrs.field(validator=integer(ge=1))
     parameters: DecodeParameters = attrs.field(factory=DecodeParameters)
     _costs: list[_BatchCost] = attrs.field(init=False, repr=False, eq=False, factory=list)
+
+    @property
+    def prefill_fixed_s(self) -> float:
+        """0: a prefill is its FLOPs."""
+        return 0.0
+
+    @property
+    def prefill_draws_token(self) -> bool:
+        """False: responses are so long that one step more does not count."""
+        return False
+
+    @property
+    def request_overhead_s(self) -> float:
+        """0: messages are short beside responses."""
+        return 0.0
 
     def step(self, batch: int, context_tokens: float) -> StepCost:
         """Return the time of the next decode step and its growth while the batch stays as it is.

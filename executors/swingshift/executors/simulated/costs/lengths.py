@@ -1,21 +1,23 @@
-"""Lengths of prompts and responses: log-normal, alike within a prompt, cut, seeded."""
+"""Lengths of prompts and responses: log-normal, alike within a prompt, cut; or observed; seeded."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import OrderedDict
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
+from swingshift.executors.simulated.costs.observed import ObservedPhase, check_phases
 from swingshift.executors.simulated.costs.schedule import Schedule
 from swingshift.sdk.errors import ConfigError
-from swingshift.sdk.validators import finite, integer
+from swingshift.sdk.validators import InvalidValueError, finite, integer
 
 BLOCK_PROMPTS = 1024
 _KEPT_BLOCKS = 8
-_DIFFICULTY, _RESPONSES, _PROMPTS = range(3)
+_DIFFICULTY, _RESPONSES, _PROMPTS, _OBSERVED = range(4)
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +70,12 @@ class LengthModel:
         prompt: Lengths of the prompts.
         schedule: Factor on response lengths before the cut, by prompt index. Where it is not 1 the
             mean moves by it only as far as the limits let it.
+        observed: Lengths that were seen, to draw from in place of everything above; empty for none.
+
+    Raises:
+        ConfigError: The mean does not lie between its limits.
+        InvalidValueError: The phases of observed lengths do not cover the run one after the other,
+            or other keys are given beside them.
     """
 
     mean_tokens: float = attrs.field(default=13_000.0, validator=finite(gt=0))
@@ -77,9 +85,20 @@ class LengthModel:
     max_tokens: int = attrs.field(default=64_000, validator=integer(ge=1))
     prompt: PromptLengths = attrs.field(factory=PromptLengths)
     schedule: Schedule = attrs.field(factory=Schedule)
+    observed: tuple[ObservedPhase, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         _require_between(self.mean_tokens, self.min_tokens, self.max_tokens)
+        if self.observed:
+            check_phases(self.observed)
+            self._refuse_distribution()
+
+    @property
+    def longest_prompt_tokens(self) -> int:
+        """Length of the longest prompt that there can be."""
+        if not self.observed:
+            return self.prompt.max_tokens
+        return max(sample.prompt_tokens for phase in self.observed for sample in phase.samples)
 
     @property
     def log_mean(self) -> float:
@@ -95,6 +114,14 @@ class LengthModel:
     def prompt_correlation(self) -> float:
         """Correlation of the log-lengths of two responses to one prompt; 0 where nothing varies."""
         return (self.difficulty_sigma / self.sigma) ** 2 if self.sigma else 0.0
+
+    def _refuse_distribution(self) -> None:
+        unused = LengthModel()
+        for field in attrs.fields(LengthModel):
+            given = getattr(self, field.name)
+            if field.name != "observed" and given != getattr(unused, field.name):
+                allowed = "nothing beside observed, which takes its place"
+                raise InvalidValueError(field.name, given, allowed)
 
 
 @attrs.frozen
@@ -151,6 +178,27 @@ class LengthSource:
         return block
 
     def _draw(self, block: int) -> _Block:
+        return self._draw_observed(block) if self._model.observed else self._draw_modelled(block)
+
+    def _draw_observed(self, block: int) -> _Block:
+        phases = self._model.observed
+        first = block * BLOCK_PROMPTS
+        draws = self._generator(_OBSERVED, block).random(BLOCK_PROMPTS).tolist()
+        drawn = []
+        for index, draw in enumerate(draws, start=first):
+            after = bisect_right(phases, index, key=lambda phase: phase.start)
+            samples = phases[after - 1].samples
+            drawn.append(samples[int(draw * len(samples))])
+        wanted = range(self._responses_per_prompt)
+        return _Block(
+            [sample.prompt_tokens for sample in drawn],
+            [
+                tuple(seen[i % len(seen)] for i in wanted)
+                for seen in (sample.response_tokens for sample in drawn)
+            ],
+        )
+
+    def _draw_modelled(self, block: int) -> _Block:
         model = self._model
         logs = self._log_mean + model.difficulty_sigma * self._normals(_DIFFICULTY, block, 1)
         # One row per response index: row r is the same however many rows follow it.
@@ -170,8 +218,10 @@ class LengthSource:
         )
 
     def _normals(self, stream: int, block: int, rows: int) -> npt.NDArray[np.float64]:
-        generator = np.random.Generator(np.random.PCG64([self._seed, stream, block]))
-        return generator.standard_normal((rows, BLOCK_PROMPTS))
+        return self._generator(stream, block).standard_normal((rows, BLOCK_PROMPTS))
+
+    def _generator(self, stream: int, block: int) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64([self._seed, stream, block]))
 
 
 def clipped_log_normal_mean(log_mean: float, sigma: float, low: float, high: float) -> float:

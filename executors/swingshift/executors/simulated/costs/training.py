@@ -21,11 +21,13 @@ class FitWork:
     Args:
         tokens: Sum of the sequence lengths, prompt and response together.
         squared_tokens: Sum of the squared sequence lengths, for attention.
+        sequences: How many there are.
         optimizer_steps: Optimizer steps that the fit step makes.
     """
 
     tokens: float = attrs.field(validator=finite(ge=0))
     squared_tokens: float = attrs.field(validator=finite(ge=0))
+    sequences: int = attrs.field(validator=integer(ge=0))
     optimizer_steps: int = attrs.field(default=1, validator=integer(ge=1))
 
     @classmethod
@@ -35,6 +37,7 @@ class FitWork:
         return cls(
             tokens=sum(sequences),
             squared_tokens=sum(length * length for length in sequences),
+            sequences=len(sequences),
             optimizer_steps=optimizer_steps,
         )
 

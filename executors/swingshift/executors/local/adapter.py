@@ -1,0 +1,42 @@
+"""The entry point of the local executor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from swingshift.executors.local.executor import LocalExecutor
+from swingshift.executors.local.options import LocalOptions
+from swingshift.executors.local.scratch import Scratch
+from swingshift.executors.local.store import PayloadStore
+from swingshift.executors.rl.task import Task
+from swingshift.executors.rl.text_task import build_text_task
+from swingshift.sdk.config import RunConfig
+from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.executor import Executor
+
+
+class LocalAdapter:
+    """``executor.name: local``."""
+
+    options_type: type = LocalOptions
+
+    def build(self, config: RunConfig, options: object) -> tuple[Executor, Task]:
+        """Read the data and work out who runs where; processes start with the run.
+
+        Raises:
+            ConfigError: The options are of another type, or this machine has no such devices.
+            UserError: Data, tokenizer or reward function cannot be used.
+        """
+        if not isinstance(options, LocalOptions):
+            raise ConfigError(
+                f"the local executor takes LocalOptions; got {type(options).__name__}"
+            )
+        scratch = Scratch()
+        task = build_text_task(config, options.task, options.model, PayloadStore(scratch.payloads))
+        executor = LocalExecutor(config, options, scratch, task.tokenizer, task.prompt_tokens)
+        return executor, task
+
+    def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop]:
+        """Return the loop of asyncio."""
+        return asyncio.new_event_loop

@@ -1,0 +1,72 @@
+"""What each worker process is told first."""
+
+from __future__ import annotations
+
+import attrs
+
+from swingshift.executors.local.channel import Message
+from swingshift.executors.local.devices import Device
+from swingshift.executors.local.options import LocalOptions
+from swingshift.executors.local.scratch import Scratch
+from swingshift.executors.rl.tokenizers import Tokenizer
+from swingshift.sdk.config import RunConfig
+
+
+def training_setting(
+    config: RunConfig,
+    options: LocalOptions,
+    tokenizer: Tokenizer,
+    scratch: Scratch,
+    device: Device,
+    rank: int,
+    world: int,
+) -> Message:
+    """Return the setting of one rank of the trainer."""
+    return {
+        **_common(config, options, tokenizer, scratch, device),
+        "role": "training",
+        "rank": rank,
+        "world": world,
+        "rendezvous": str(scratch.path / "rendezvous"),
+        "scratch": str(scratch.offloaded / str(rank)),
+        "learning": attrs.asdict(options.learning),
+        "pad_token_id": tokenizer.pad_token_id,
+        "optimizer_steps": config.async_training.require_batches,
+    }
+
+
+def rollout_setting(
+    config: RunConfig,
+    options: LocalOptions,
+    tokenizer: Tokenizer,
+    scratch: Scratch,
+    device: Device,
+    replica: str,
+    asleep: bool,
+) -> Message:
+    """Return the setting of one replica."""
+    return {
+        **_common(config, options, tokenizer, scratch, device),
+        "role": "rollout",
+        "name": replica,
+        "eos_token_id": tokenizer.eos_token_id,
+        "temperature": options.learning.temperature,
+        "max_running": config.actor_rollout_ref.rollout.max_num_seqs,
+        "ignore_eos": options.ignore_eos,
+        "asleep": asleep,
+    }
+
+
+def _common(
+    config: RunConfig, options: LocalOptions, tokenizer: Tokenizer, scratch: Scratch, device: Device
+) -> Message:
+    return {
+        "cores": list(device.cores),
+        "environment": dict(device.environment),
+        "device": device.torch_name,
+        "dtype": options.dtype,
+        "store": str(scratch.payloads),
+        "model": attrs.asdict(options.model),
+        "vocab_size": tokenizer.vocab_size,
+        "seed": config.seed,
+    }
