@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # Override to choose an interpreter: make install PYTHON=/opt/python/bin/python3.12
 PYTHON ?=
 
-.PHONY: help install bench test test-core lint format docs coverage wheel nightly perf clean
+.PHONY: help install train bench test test-core lint format docs coverage wheel nightly perf clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,10 +27,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "swingshift: creating $(VENV) with $$($$python --version)"; \
 		$$python -m venv --clear $(VENV); \
 	fi
-	@echo "swingshift: installing into $(VENV) (a minute or so the first time)"
-	@$(PIP) install -qq --constraint constraints.txt --editable '.[dev,docs]'
+	@echo "swingshift: installing into $(VENV) (a few minutes the first time)"
+	@$(PIP) install -qq --constraint constraints.txt --editable '.[dev,docs,local]'
 	@touch $@
 	@echo "swingshift: ready; the command is $(BIN)/swingshift"
+
+train: install ## Train a tiny model for real on two cores; the packaged example `copy`
+	@$(BIN)/swingshift train copy
 
 bench: install ## Run the published experiment; the report is written to report/
 	@$(BIN)/swingshift bench published --out report

@@ -19,6 +19,7 @@ from mkdocs.exceptions import PluginError
 from swingshift.benchmarks.scenario_section import BenchmarkSection
 from swingshift.executors.app.config_reference import ParameterDoc, describe, join_key
 from swingshift.executors.app.known_keys import KNOWN_KEYS, KnownKey
+from swingshift.executors.local.options import LocalOptions
 from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.metrics import METRICS
@@ -255,6 +256,7 @@ def _summary(cls: type) -> str:
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "run configuration": lambda: _section_tables(RunConfig, ""),
     "simulated executor": lambda: _section_tables(SimulatedOptions, "executor"),
+    "local executor": lambda: _section_tables(LocalOptions, "executor"),
     "benchmark section": lambda: _section_tables(BenchmarkSection, "benchmark"),
     "refused keys": _refused_keys,
     "accepted keys": _accepted_keys,

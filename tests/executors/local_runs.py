@@ -56,7 +56,7 @@ def local_config(
             },
             "executor": {
                 "name": "local",
-                "share_cores": True,
+                "share_devices": True,
                 "model": {"config": dict(model)},
                 "task": {"example": "copy"},
                 "learning": {"learning_rate": 1e-3},

@@ -19,6 +19,8 @@ from swingshift.executors.app.interrupts import Interrupts
 from swingshift.executors.app.run_log import read_run_log
 from swingshift.sdk.events import RunEnded
 
+pytestmark = pytest.mark.slow
+
 # A process that was started in the background ignores SIGINT, and leaves it so.
 PROGRAM = """
 import signal

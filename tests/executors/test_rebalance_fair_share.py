@@ -37,6 +37,8 @@ from swingshift.sdk.events import (
 from swingshift.sdk.lifecycle import ControllerState
 from swingshift.sdk.policy import Rebalance, RebalanceScope
 
+pytestmark = pytest.mark.slow
+
 # Standalone and hybrid replicas: rollout nodes, trainer nodes (two GPUs each), GPUs of a replica.
 TOPOLOGIES = {"1+1": (1, 1, 2), "2+2": (1, 1, 1), "2+4": (1, 2, 1), "4+2": (2, 1, 1)}
 SEEDS = range(3)

@@ -15,6 +15,8 @@ from swingshift.sdk.testing import (
     executor_contract,
 )
 
+pytestmark = pytest.mark.slow
+
 OBSERVED = {
     "generate.cancelled_in_engine": "in_flight",
     "continued.keeps_payload": "payload_tokens",

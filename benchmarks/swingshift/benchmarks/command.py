@@ -14,7 +14,9 @@ _HELP = (
     "parameters are studied where it says so. Exit status 1 when it misses a threshold, or when a "
     "run fails."
 )
-_LOCAL = "local"
+_LOCAL, _LEARNING = "local", "learning"
+_DEFAULT_POLICY = "default"
+_PILOT_PAIRS, _MOST_PAIRS = 4, 24
 _PAIRS = {False: 10, True: 2}
 _TRIAL_CYCLES = {False: 12, True: 4}
 _FAILED_STATUS = 1
@@ -31,7 +33,8 @@ def bench(
         str,
         typer.Argument(
             metavar="SCENARIO",
-            help="A packaged name, a path to a YAML file, or local: pairs of real runs here.",
+            help="A packaged name; a path to a YAML file; local: pairs of real runs here; "
+            "learning: whether lending changes what is learned.",
         ),
     ],
     overrides: Annotated[
@@ -81,6 +84,9 @@ def bench(
     Raises:
         UserError: Something the user wrote cannot be used.
     """
+    if scenario == _LEARNING:
+        _bench_learning(overrides or (), policy=policy, pairs=seeds, json_file=json_file)
+        return
     if scenario == _LOCAL:
         _bench_local(overrides or (), policy=policy, pairs=seeds, quick=quick, json_file=json_file)
         return
@@ -124,7 +130,7 @@ def _bench_local(
     from swingshift.benchmarks.measured.session import Plan, run_local  # noqa: PLC0415
 
     plan = Plan(
-        policy=policy or "default",
+        policy=policy or _DEFAULT_POLICY,
         pairs=_PAIRS[quick] if pairs is None else max(2, pairs),
         overrides=overrides,
         trial_cycles=_TRIAL_CYCLES[quick],
@@ -140,3 +146,28 @@ def _bench_local(
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(_INTERRUPTED_STATUS) from None
+
+
+def _bench_learning(
+    overrides: Sequence[str], *, policy: str | None, pairs: int | None, json_file: Path | None
+) -> None:
+    # Put off, so that the command line starts without them.
+    from rich.console import Console  # noqa: PLC0415
+
+    from swingshift.benchmarks.measured.learning import run_learning  # noqa: PLC0415
+
+    try:
+        holds = run_learning(
+            overrides,
+            policy=policy or _DEFAULT_POLICY,
+            pilot=_PILOT_PAIRS if pairs is None else max(2, pairs),
+            most=_MOST_PAIRS if pairs is None else max(2, pairs),
+            screen=Console(highlight=False),
+            status=Console(stderr=True, highlight=False),
+            json_file=json_file,
+        )
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED_STATUS) from None
+    if not holds:
+        raise typer.Exit(_FAILED_STATUS)

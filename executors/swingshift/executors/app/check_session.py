@@ -37,7 +37,7 @@ _SCENARIO = ("templates", "scenario.yaml.template")
 _RUN = "simulated run"
 _RUN_SAMPLES = 640
 _SHOWN_VIOLATIONS = 5
-_LIMIT_S = 10.0
+_LIMIT_S = 5.0
 _LABEL_WIDTH = max(len(verdict.value) for verdict in (Verdict.HOLDS, Verdict.VIOLATED))
 _STYLES = {Verdict.HOLDS: "green", Verdict.VIOLATED: "bold red"}
 

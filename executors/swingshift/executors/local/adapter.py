@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from swingshift.executors.local.executor import LocalExecutor
 from swingshift.executors.local.options import LocalOptions
@@ -14,6 +15,11 @@ from swingshift.executors.rl.text_task import build_text_task
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import ConfigError
 from swingshift.sdk.executor import Executor
+
+# The workers import them, in processes of their own; without them nothing else need begin.
+for _engine in ("torch", "transformers", "safetensors"):
+    if find_spec(_engine) is None:
+        raise ModuleNotFoundError(f"No module named {_engine!r}", name=_engine)
 
 
 class LocalAdapter:

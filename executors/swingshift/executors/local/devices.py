@@ -88,11 +88,11 @@ def find_devices(
     trainers, rollouts = config.hybrid_gpus, config.standalone_gpus
     wanted = trainers + rollouts
     what = "CUDA devices" if options.device == "cuda" else "cores"
-    if not indices or (wanted > len(indices) and not options.share_cores):
+    if not indices or (wanted > len(indices) and not options.share_devices):
         raise ConfigError(
             f"executor.device: {options.device!r} has {len(indices)} {what} here, and trainer and "
             f"rollout ask for {trainers} + {rollouts}; expected at most {len(indices)}: lower "
-            "trainer.n_gpus_per_node or rollout.n_gpus_per_node, or set executor.share_cores=true"
+            "trainer.n_gpus_per_node or rollout.n_gpus_per_node, or set executor.share_devices=true"
         )
     gib = options.device_memory_gib
     budget = int(gib * _GIBIBYTE) if gib is not None else total_bytes() // wanted

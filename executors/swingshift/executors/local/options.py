@@ -33,7 +33,7 @@ class LocalOptions:
         learning: The arithmetic of training.
         device: ``cpu``: a device is one core; ``cuda``: a device is one GPU.
         dtype: Of weights and activations. Optimizer state has the same.
-        share_cores: Allow more devices than there are cores or GPUs; they then take turns.
+        share_devices: Allow more devices than there are cores or GPUs; they then take turns.
         device_memory_gib: Memory of one CPU device, in GiB, of which the measured memory of its
             processes is taken; null divides the machine's memory by the devices.
         training_reserve_gib: Memory beyond weights, gradients and optimizer state that must be free
@@ -46,7 +46,7 @@ class LocalOptions:
     learning: LearningOptions = attrs.field(factory=LearningOptions)
     device: str = attrs.field(default="cpu", validator=_DEVICE)
     dtype: str = attrs.field(default="float32", validator=_DTYPE)
-    share_cores: bool = attrs.field(default=False, validator=boolean())
+    share_devices: bool = attrs.field(default=False, validator=boolean())
     device_memory_gib: float | None = attrs.field(
         default=None, converter=to_optional_float, validator=optional(finite(gt=0.0))
     )

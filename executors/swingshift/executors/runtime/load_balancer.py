@@ -1,9 +1,10 @@
 """Routing: which serving replica gets the next request.
 
-A request goes to the replica its episode used before (sticky session), else to the least loaded
-one; ties go round-robin. Every entry of a replica into routing has a new *epoch*, and a lease
-names the epoch it was given under: a late release of an old lease never touches the count of a
-replica that left and came back.
+A request goes to the replica its episode used before (sticky session), as long as that leaves the
+replica at no more than `OVERSHOOT` times its fair share of the requests in flight; else to the
+least loaded one, where its episode stays from then on. Ties go round-robin. Every entry of a
+replica into routing has a new *epoch*, and a lease names the epoch it was given under: a late
+release of an old lease never touches the count of a replica that left and came back.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from swingshift.executors.runtime.changes import Changes
+
+OVERSHOOT = 1.25
+"""Most that a sticky session may leave a replica with, in fair shares, rounded up to requests."""
 
 
 class Lease(NamedTuple):
@@ -54,6 +58,7 @@ class LoadBalancer:
         # load -> replicas with that load, the longest unused first: ties are broken round-robin
         self._by_load: dict[int, dict[str, None]] = {}
         self._least = 0
+        self._total = 0
         self._epoch = 0
         self._sticky: dict[str, str] = {}
         self._held = False
@@ -66,7 +71,7 @@ class LoadBalancer:
     @property
     def total_load(self) -> int:
         """Leases held on replicas in routing."""
-        return sum(entry.load for entry in self._entries.values())
+        return self._total
 
     def load(self, replica: str) -> int:
         """Leases held on a replica; 0 for one that is not in routing."""
@@ -102,6 +107,7 @@ class LoadBalancer:
         entry = self._entries.pop(replica, None)
         if entry is None:
             return None
+        self._total -= entry.load
         self._take_from_bucket(replica, entry.load)
         if entry.load == self._least and self._entries and entry.load not in self._by_load:
             self._least = min(self._by_load)
@@ -123,16 +129,18 @@ class LoadBalancer:
 
         Args:
             request_id: Who will use it.
-            sticky_key: Session whose earlier replica is preferred; the choice is remembered for it.
+            sticky_key: Session whose earlier replica is preferred while that is not above its
+                share; the choice is remembered for it.
         """
         if self._held or not self._entries:
             return None
         replica = self._sticky.get(sticky_key) if sticky_key is not None else None
-        if replica is None or replica not in self._entries:
+        entry = self._entries.get(replica) if replica is not None else None
+        if replica is None or entry is None or not self._has_room(entry):
             replica = next(iter(self._by_load[self._least]))
+            entry = self._entries[replica]
             if sticky_key is not None:
                 self._sticky[sticky_key] = replica
-        entry = self._entries[replica]
         self._move(replica, entry, entry.load + 1)
         lease = Lease(replica, entry.epoch, request_id)
         entry.leases[request_id] = lease
@@ -170,15 +178,19 @@ class LoadBalancer:
         """End every sticky session, so that the next request of each is routed by load."""
         self._sticky.clear()
 
-    def excess(self) -> dict[str, tuple[str, ...]]:
+    def excess(self, incoming: int = 0) -> dict[str, tuple[str, ...]]:
         """Return, per overloaded replica, the requests to move so that loads are even.
 
         The newest requests of a replica are named: they have the fewest tokens to be computed
         again.
+
+        Args:
+            incoming: New requests that are about to come: they go where room is, so nobody has to
+                move there.
         """
         if not self._entries:
             return {}
-        fair, rest = divmod(self.total_load, len(self._entries))
+        fair, rest = divmod(self._total + incoming, len(self._entries))
         # the fullest replicas may keep one more, so that the remainder moves as few requests as
         # possible
         fullest = sorted(self._entries, key=lambda name: -self._entries[name].load)
@@ -206,8 +218,14 @@ class LoadBalancer:
                 return
             await self.changes.wait()
 
+    def _has_room(self, entry: _Entry) -> bool:
+        """Return whether one request more leaves a replica at no more than its share allows."""
+        # load + 1 <= ceil(OVERSHOOT x fair share), without rounding
+        return entry.load * len(self._entries) < OVERSHOOT * (self._total + 1)
+
     def _move(self, replica: str, entry: _Entry, load: int) -> None:
         before = entry.load
+        self._total += load - before
         self._take_from_bucket(replica, before)
         entry.load = load
         if load == 0 or before == 0:

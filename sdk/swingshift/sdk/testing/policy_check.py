@@ -135,7 +135,7 @@ def _breach(law: Law, subject: Subject, max_examples: int, seed: int) -> Breach 
         last = seen[-1]
         return Breach(f"{last.message} (not every time)", last.example)
     except StuckError as stuck:
-        return Breach(f"{stuck}; the run is the first that showed it, not the smallest", stuck.run)
+        return Breach(f"{stuck}; its run is shown as drawn", stuck.run)
     return None
 
 

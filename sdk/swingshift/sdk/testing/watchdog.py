@@ -37,6 +37,9 @@ class _Alarm(KeyboardInterrupt):
     def __init__(self, frame: FrameType | None) -> None:
         super().__init__()
         self.place = ""
+        # a clock that the kit stands in for is no place of the policy's
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(__package__):
+            frame = frame.f_back
         if frame is not None:
             self.place = f" at line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
 
