@@ -24,7 +24,7 @@ from swingshift.sdk.config import (
     StandaloneConfig,
     TrainerConfig,
 )
-from swingshift.sdk.executor import Executor, FinishReason, GenerationRequest, Prompt
+from swingshift.sdk.executor import FinishReason, GenerationRequest, Prompt
 
 SAMPLES, BATCH, STEPS_PER_SYNC, MOST_IN_FLIGHT = 64, 4, 2, 8
 
@@ -55,8 +55,7 @@ WORLD = SimulatedOptions(
 class Rollouts:
     """The loop's own rollout side: a buffer, and requests that go on elsewhere after an abort."""
 
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
+    def __init__(self) -> None:
         self.buffer: deque[int] = deque()
         self.produced = 0
         self.finished_cycles = 0
@@ -91,10 +90,9 @@ class Rollouts:
             controller.notify()
 
     async def generate(self, controller: EmbeddedController, number: int) -> None:
-        """Route and generate; an aborted attempt resumes on whatever replica has room."""
+        """Generate; an aborted attempt resumes on whatever replica has room."""
         tokens, handle = 0, None
         while True:
-            lease = await controller.balancer.acquire(f"sample-{number}")
             request = GenerationRequest(
                 request_id=f"sample-{number}",
                 prompt=Prompt(number, 100, str(number)),
@@ -103,10 +101,7 @@ class Rollouts:
                 generated_tokens=tokens,
                 resume_from=handle,
             )
-            try:
-                answer = await self.executor.generate(lease.replica, request)
-            finally:
-                controller.balancer.release(lease)
+            answer = await controller.generate(request)
             tokens, handle = tokens + answer.new_tokens, answer.handle
             if answer.finish_reason is not FinishReason.ABORT:
                 return
@@ -127,7 +122,7 @@ async def collect(rollouts: Rollouts) -> None:
 async def train() -> list[str]:
     """Train, and tell when GPUs were lent."""
     executor, _ = SimulatedAdapter().build(CONFIG, WORLD)
-    rollouts = Rollouts(executor)
+    rollouts = Rollouts()
     story: list[str] = []
     policy = build_policy("default")
     async with EmbeddedController(CONFIG, executor, policy, rollouts) as controller:

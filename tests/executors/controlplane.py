@@ -43,6 +43,7 @@ RUNTIME = RuntimeConfig(
     switch_step_deadline_s=50.0,
     sync_deadline_s=60.0,
     request_deadline_s=200.0,
+    drain_deadline_s=200.0,
     wait_deadline_s=500.0,
 )
 
@@ -55,6 +56,7 @@ class HandWorkload:
         attainable: Most samples that can be buffered.
         outcome: How production ended, if it did.
         in_flight: Episodes that `drain` waits for.
+        incoming: Requests that are submitted next.
         log: ``drain``, ``drained`` and ``resume`` as they happened.
     """
 
@@ -63,6 +65,7 @@ class HandWorkload:
         self.attainable = 12
         self.outcome: WaitOutcome | None = None
         self.in_flight = 0
+        self.incoming = 0
         self.log: list[str] = []
         self._fleet = fleet
         self._changes = changes
@@ -119,6 +122,9 @@ class HandWorkload:
 
     def ended(self) -> WaitOutcome | None:
         return self.outcome
+
+    def incoming_requests(self) -> int:
+        return self.incoming
 
     async def changed(self) -> None:
         await self._changes.wait()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
-from tests.executors.faultworld import BEYOND, WITHIN, World, judge
+from tests.executors.faultworld import BEYOND, SOON, WITHIN, Judged, World, judge
 
 from swingshift.executors.simulated.faults import Fault, FaultKind, FaultPlan, Verb
 
@@ -17,9 +17,12 @@ KINDS: dict[str, tuple[FaultKind, float]] = {
     "slow-beyond": (FaultKind.SLOW, BEYOND),
     "late": (FaultKind.LATE, WITHIN),
     "late-beyond": (FaultKind.LATE, BEYOND),
+    "zombie": (FaultKind.ZOMBIE, BEYOND),
+    "zombie-soon": (FaultKind.ZOMBIE, SOON),
     "die": (FaultKind.DIE, 0.0),
     "die-unreported": (FaultKind.DIE, BEYOND),
     "short-memory": (FaultKind.SHORT_MEMORY, 0.0),
+    "false-memory": (FaultKind.FALSE_MEMORY, 0.0),
     "partial": (FaultKind.PARTIAL, 0.0),
 }
 REPLICAS = (None, "standalone-0", "standalone-1", "hybrid-0", "hybrid-1")
@@ -29,7 +32,13 @@ TIMES = (1, 2, EVER)
 """One call; those of a step, since each world has two replicas of a kind; all from there on."""
 
 # steps without which training cannot go on: a run may end where one of them fails
-_VITAL = (Verb.FIT_STEP, Verb.RELOAD_PARAMETERS, Verb.RELOAD_OPTIMIZER_AND_GRADIENTS, Verb.KILL)
+_VITAL = (
+    Verb.START,
+    Verb.FIT_STEP,
+    Verb.RELOAD_PARAMETERS,
+    Verb.RELOAD_OPTIMIZER_AND_GRADIENTS,
+    Verb.KILL,
+)
 _FAILING = ("fail", "hang", "slow-beyond", "late-beyond", "short-memory")
 
 
@@ -121,7 +130,21 @@ class Strike:
     @property
     def is_survived(self) -> bool:
         """Whether a run trains everything all the same."""
-        return self.times == 1 and not (self.verb in _VITAL and self.kind in _FAILING)
+        is_vital = self.verb in _VITAL and self.kind in _FAILING
+        return self.times == 1 and not is_vital and self.kind != "false-memory"
+
+
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """What became of a case.
+
+    Attributes:
+        problems: The promises that the run broke.
+        all_struck: Whether every fault of the case struck, and not only those before it.
+    """
+
+    problems: tuple[str, ...]
+    all_struck: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -148,19 +171,26 @@ class Case:
         faults = (fault for strike in self.strikes for fault in strike.faults(self.world))
         return FaultPlan(script=tuple(faults))
 
-    def problems(self) -> list[str]:
-        """Run it and return the promises that it broke."""
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What became of it; run once."""
         judged = judge(self.plan, self.world)
-        found = [f"{self}: {problem}" for problem in judged.problems]
+        ours = {strike.faults(self.world)[-1] for strike in self.strikes}
+        return Verdict(
+            problems=tuple(self._problems(judged)),
+            all_struck=len(ours) == len(self.strikes) and ours <= set(judged.struck),
+        )
+
+    def _problems(self, judged: Judged) -> Iterator[str]:
+        yield from (f"{self}: {problem}" for problem in judged.problems)
         total = self.world.config.rollout.total_rollout_steps
         is_survived = len(self.strikes) == 1 and self.strikes[0].is_survived
         report = judged.report
         if is_survived and report is not None and report.trained_samples < total:
             reason = report.reason or f"{report.given_up_samples} given up"
-            found.append(f"{self}: trained {report.trained_samples} of {total} samples: {reason}")
-        return found
+            yield f"{self}: trained {report.trained_samples} of {total} samples: {reason}"
 
 
 def problems_of(cases: Iterable[Case]) -> list[str]:
     """Run all cases and return the promises that they broke."""
-    return [problem for case in cases for problem in case.problems()]
+    return [problem for case in cases for problem in case.verdict.problems]

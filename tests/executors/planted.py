@@ -173,11 +173,58 @@ FAULTS = (
         found_by=_SINGLE.format("sleep"),
     ),
     Planted(
+        name="trains though its state did not come back",
+        changes=(
+            (
+                "lending.py",
+                '            raise MemoryWithheldError(f"training state did not come back: {error}") '
+                "from error\n",
+                "            return\n",
+            ),
+        ),
+        found_by=_SINGLE.format("sleep"),
+    ),
+    Planted(
+        name="lets a replica live whose wake was given up",
+        changes=(
+            (
+                "lending.py",
+                "            lambda name: executor.wake([name], MemoryPart.WEIGHTS),\n",
+                "            lambda name: executor.wake([name], MemoryPart.WEIGHTS),\n"
+                "            fence=False,\n",
+            ),
+        ),
+        found_by=_SINGLE.format("wake_weights"),
+    ),
+    Planted(
+        name="fences one replica after the other",
+        changes=(
+            (
+                "switching.py",
+                "await gather_or_cancel(asyncio.get_running_loop(), doomed)",
+                "[await kill for kill in doomed]",
+            ),
+        ),
+        found_by="test_runtime_switching.py::test_replicas_are_fenced_at_once[sync]",
+    ),
+    Planted(
+        name="waits for ever for the executor to stop",
+        changes=(
+            (
+                "lifespan.py",
+                '        async with deadlines.step("stop of the executor", '
+                "config.stop_deadline_s):\n            await executor.stop()\n",
+                "        await executor.stop()\n",
+            ),
+        ),
+        found_by=_SINGLE.format("stop"),
+    ),
+    Planted(
         name="has no deadline for a step",
         changes=(
             (
                 "switching.py",
-                '            async with self._deadlines.step(f"{switch}: {step}", self._step_s):\n'
+                '            async with self._deadlines.call(f"{switch}: {step}", self._step_s):\n'
                 "                await action()\n",
                 "            await action()\n",
             ),
@@ -189,8 +236,9 @@ FAULTS = (
         changes=(
             (
                 "switching.py",
-                "            if name not in synced:\n",
-                "            if name not in synced and not self._fleet.serving():\n",
+                "        await self.fence({name: reason for name in alive if name not in synced})\n",
+                "        doomed = [] if self._fleet.serving() else alive\n"
+                "        await self.fence({name: reason for name in doomed if name not in synced})\n",
             ),
         ),
         found_by=_SINGLE.format("sync_weights"),

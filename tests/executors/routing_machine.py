@@ -8,6 +8,7 @@ and every event has to be the one that the model expects.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine, Mapping
 from itertools import chain
 
@@ -56,6 +57,18 @@ A_MOMENT_S = 0.001
 NEVER_S = 1e9
 REPLICAS = ("a", "b", "c", "d")
 SESSIONS = ("s", "t")
+OVERSHOOT = 1.25
+
+
+class SharingModel(RoutingModel):
+    """The model, with the most that a session may leave its replica with."""
+
+    def expected(self, session: str | None) -> str:
+        """Return a session's replica while that has room, else the least loaded."""
+        home = super().expected(session)
+        loads = {name: len(self.requests_on(name)) for name in self.epochs}
+        fair = (sum(loads.values()) + 1) / len(loads)
+        return home if loads[home] + 1 <= math.ceil(OVERSHOOT * fair) else super().expected(None)
 
 
 class RoutingMachine(RuleBasedStateMachine):
@@ -76,7 +89,7 @@ class RoutingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = VirtualLoop()
-        self.model = RoutingModel()
+        self.model = SharingModel()
         self.sink = ListSink()
         self.heard = self.asked = self.numbers = 0
         self.responses: dict[str, Response] = {}

@@ -227,7 +227,7 @@ class ScriptedExecutor(SimulatedExecutor):
         return await super().start()
 
     async def stop(self) -> None:
-        self.calls.append(("stop", ""))
+        await self._call("stop", [""])
         await super().stop()
 
     async def generate(self, replica: str, request: GenerationRequest) -> Generation:

@@ -97,7 +97,8 @@ def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="unknown executor 'simulate'; did you mean 'simul"):
         executor_adapter("simulate")
     assert refusal(ConfigError, lambda: execute(config("executor.name=simulate"))) == [
-        "executor.name: unknown executor 'simulate'; did you mean 'simulated'?; known: simulated"
+        "executor.name: unknown executor 'simulate'; did you mean 'simulated'?; "
+        "known: local, simulated"
     ]
     misspelt = config("async_training.dynamic_schedule_policy=fixd_ratio")
     (line,) = refusal(ConfigError, lambda: build_configured_policy(misspelt))

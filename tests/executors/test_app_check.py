@@ -20,16 +20,23 @@ from swingshift.executors.runtime.run import RunOutcome, RunReport
 from swingshift.sdk import registry
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import ConfigError
-from swingshift.sdk.testing import CHECKS, LAW_NAMES, EventLogChecker, Violation
+from swingshift.sdk.testing import CHECKS, LAW_NAMES, EventLogChecker, Violation, watchdog
 
 POLICIES = """
+import sys
+
 from tests.sdk.policy_doubles import (
-    RaisesOnZeroSamples, SaysFalseForEver, SpecificationExample, UnboundedRatio, WaitsTooLong
+    EndsTheProgram, NeverComesBack, RaisesOnZeroSamples, SaysFalseForEver, SpecificationExample,
+    UnboundedRatio, WaitsTooLong
 )
 
 class NeedsAWindow(SpecificationExample):
     def __init__(self, window: int, deactivate_ratio: float, only_hybrid: bool = False):
         super().__init__(deactivate_ratio, only_hybrid)
+
+class EndsWhenBuilt(SpecificationExample):
+    def __init__(self):
+        sys.exit(7)
 
 class NoPolicy: ...
 """
@@ -209,6 +216,10 @@ def test_a_run_without_a_policy_is_refused(app: typer.Typer) -> None:
             "policy.window: missing; policy NeedsAWindow needs the argument window (int):"
             " set policy.window, or give it a default",
         ),
+        (
+            "{file}:EndsWhenBuilt",
+            "no policy can be built: the constructor raised SystemExit: 7; it must not end the",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_line(
@@ -256,3 +267,29 @@ def test_a_policy_is_needed_and_help_shows_an_example(app: typer.Typer) -> None:
     assert check(app).exit_code == 2
     assert check(app, "default", "--examples", "0").exit_code == 2
     assert "swingshift check my_study/my_policy.py:MyPolicy" in check(app, "--help").stdout
+
+
+def test_a_policy_that_ends_the_program_breaks_a_law(app: typer.Typer, policies: str) -> None:
+    """The check goes on to the end, and its status is its own."""
+    result = check(app, f"{policies}:EndsTheProgram", "--examples", "2")
+
+    assert result.exit_code == 1
+    assert "at start-up should_activate_after_step raised SystemExit: 0" in words(result)
+    assert "it ended: the policy raised SystemExit: 0" in words(result)
+    assert words(result).endswith("EndsTheProgram breaks 1 of the 8 laws of the policy contract.")
+
+
+def test_a_policy_that_never_comes_back_is_ended(
+    app: typer.Typer, policies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the laws and in the run, with the line that it was at."""
+    monkeypatch.setattr(watchdog, "LIMIT_S", 0.05)
+    monkeypatch.setattr(check_session, "_LIMIT_S", 0.5)
+    result = check(app, f"{policies}:NeverComesBack", "--examples", "40")
+
+    assert result.exit_code == 1
+    assert "deactivate_wait_samples took more than 0.05 s of computing and was ended" in words(
+        result
+    )
+    assert "it ended: what follows an event took more than 0.5 s of computing" in words(result)
+    assert " of policy_doubles.py" in words(result)

@@ -7,6 +7,7 @@ import asyncio
 import attrs
 import pytest
 from tests.executors.support import (
+    Fault,
     ListSink,
     ScriptedPolicy,
     run_virtual,
@@ -21,7 +22,7 @@ from swingshift.executors.runtime.embedded import EmbeddedController, LoopCounts
 from swingshift.executors.runtime.message_queue import WaitOutcome
 from swingshift.sdk.errors import CallOrderError
 from swingshift.sdk.events import ControllerMoved, ReplicaMoved
-from swingshift.sdk.executor import GenerationRequest, Prompt
+from swingshift.sdk.executor import ExecutorError, GenerationRequest, Prompt
 
 CONFIG = small_config()
 
@@ -59,12 +60,12 @@ class ForeignLoop:
     def resume_submission(self) -> None:
         """Nothing was held."""
 
-    async def produce(self, controller: EmbeddedController, executor_generate: object) -> None:
+    async def produce(self, controller: EmbeddedController) -> None:
         """Generate one sample after the other, wherever there is room."""
         number = 0
         while self.left:
             request = EpisodeRequest(f"{number}/0", Prompt(number, 10, str(number)), 0)
-            await generate(controller, executor_generate, request)
+            await generate(controller, request)
             number += 1
             self.left -= 1
             self.buffered += 1
@@ -73,14 +74,11 @@ class ForeignLoop:
             controller.notify()
 
 
-async def generate(
-    controller: EmbeddedController, execute: object, request: EpisodeRequest
-) -> None:
-    """Route, generate, and go on elsewhere after an abort."""
+async def generate(controller: EmbeddedController, request: EpisodeRequest) -> None:
+    """Generate, and go on elsewhere after an abort."""
     tokens = 0
     handle = None
     while True:
-        lease = await controller.balancer.acquire(request.request_id)
         attempt = GenerationRequest(
             request_id=request.request_id,
             prompt=request.prompt,
@@ -89,10 +87,7 @@ async def generate(
             generated_tokens=tokens,
             resume_from=handle,
         )
-        try:
-            answer = await execute(lease.replica, attempt)  # type: ignore[operator]
-        finally:
-            controller.balancer.release(lease)
+        answer = await controller.generate(attempt)
         tokens, handle = tokens + answer.new_tokens, answer.handle
         if answer.finish_reason != "abort":
             return
@@ -121,7 +116,7 @@ def test_a_foreign_loop_lends_and_trains() -> None:
         async with EmbeddedController(
             CONFIG, executor, policy, loop, event_sinks=[sink]
         ) as controller:
-            producer = asyncio.create_task(loop.produce(controller, executor.generate))
+            producer = asyncio.create_task(loop.produce(controller))
             await train(loop, controller, cycles=4)
             producer.cancel()
             await asyncio.gather(producer, return_exceptions=True)
@@ -155,6 +150,34 @@ def test_training_excludes_a_sync_that_catches_up() -> None:
     during = run_virtual(main())
     assert during[-1] == "stale"
     assert sink.of(ReplicaMoved)[-1].after == "serving"
+
+
+@pytest.mark.parametrize(("how", "attempts"), [("lose", 1), ("fail", 3)])
+def test_a_replica_that_fails_at_its_work_is_restarted(how: Fault, attempts: int) -> None:
+    """At the first request that finds it gone, else at the third failure in a row."""
+    sink = ListSink()
+
+    async def main() -> tuple[str, ...]:
+        executor = small_executor(CONFIG)
+        executor.inject("generate", "standalone-0", how, times=attempts)
+        async with EmbeddedController(
+            CONFIG, executor, ScriptedPolicy(lend=False), ForeignLoop(0), event_sinks=[sink]
+        ) as controller:
+            await controller.at_weight_sync(0)
+            failed = 0
+            while failed < attempts:
+                request = GenerationRequest(f"{failed}/0", Prompt(failed, 16, "0"), 0, 10)
+                try:
+                    await controller.generate(request)
+                except ExecutorError:
+                    failed += 1
+            before = controller.balancer.replicas
+            await asyncio.sleep(1_000.0)
+            assert controller.balancer.replicas == (*before, "standalone-0")
+            return before
+
+    assert run_virtual(main()) == ("standalone-1",)
+    assert [e.replica for e in sink.of(ReplicaMoved) if e.after == "dead"] == ["standalone-0"]
 
 
 def test_calls_before_the_start_are_refused() -> None:

@@ -95,17 +95,6 @@ def test_while_all_episodes_use_tools_no_replica_has_anything_to_do() -> None:
     assert is_free_within
 
 
-def test_an_episode_stays_on_its_replica_while_that_serves() -> None:
-    """Over all its pauses, where nothing is lent."""
-    ran, _ = run_episodes(small_config(dynamic=False))
-    homes: dict[str, set[str]] = {}
-    for event in ran.sink.of(RequestRouted):
-        homes.setdefault(event.request, set()).add(event.replica)
-
-    assert all(len(replicas) == 1 for replicas in homes.values())
-    assert len(set.union(*homes.values())) == 2
-
-
 def test_a_turn_that_is_aborted_resumes_elsewhere() -> None:
     """Lent replicas leave in the middle of later turns; no token is lost by it."""
     ran, episodes = run_episodes(small_config(), ScriptedPolicy(wait=4))
@@ -169,7 +158,7 @@ def test_tools_that_outlast_the_drain_make_their_episodes_begin_again() -> None:
     """The sync comes at the deadline, and no response mixes versions for it."""
     slow = attrs.evolve(SEVERAL_TURNS, pause=ToolPauses(mean_s=60.0))
     config = small_config(
-        dynamic=False, training=ONE_VERSION, runtime=RuntimeConfig(request_deadline_s=100.0)
+        dynamic=False, training=ONE_VERSION, runtime=RuntimeConfig(drain_deadline_s=100.0)
     )
     ran, episodes = run_episodes(config, options=several_turns_options(slow), virtual_time=False)
 

@@ -20,7 +20,7 @@ from tests.executors.faultworld import (
     World,
     run_counted,
 )
-from tests.executors.support import HYBRID, ScriptedPolicy, sample, small_config, small_task
+from tests.executors.support import HYBRID, ScriptedPolicy, sample, small_config
 
 from swingshift.executors.runtime.run import TrainingRun
 from swingshift.executors.simulated.faults import FaultPlan, Verb
@@ -42,11 +42,11 @@ def cancelled(world: World, plan: FaultPlan, callbacks: int) -> list[str] | None
     alarm = Alarm()
 
     async def main(loop: CountingLoop) -> list[str] | None:
-        witness = Witness(world.config)
+        witness = Witness(world)
         run = TrainingRun(
             world.config,
             FaultyExecutor(witness, plan),
-            small_task(world.config),
+            world.task(),
             world.policy(),
             event_sinks=[alarm],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import attrs
 import pytest
 from tests.executors.support import (
     run_virtual,
@@ -13,7 +14,7 @@ from tests.executors.support import (
     small_executor,
 )
 
-from swingshift.executors.simulated.executor import SimulatedExecutor
+from swingshift.executors.simulated.executor import SimulatedExecutor, UnsafeCallError
 from swingshift.executors.simulated.faults import Fault, FaultKind, FaultPlan, Loss, Verb
 from swingshift.executors.simulated.faulty import FaultyExecutor
 from swingshift.sdk.executor import (
@@ -42,6 +43,8 @@ def answered(executor: FaultyExecutor, replica: str, position: int) -> Awaitable
 
 
 CALLS: dict[Verb, Callable[[FaultyExecutor], Awaitable[object]]] = {
+    Verb.START: lambda e: e.start(),
+    Verb.STOP: lambda e: e.stop(),
     Verb.GENERATE: lambda e: answered(e, S0, 0),
     Verb.CANARY: lambda e: answered(e, S0, -1),
     Verb.ABORT: lambda e: e.abort(S0, ["0/0"]),
@@ -90,6 +93,12 @@ def one(verb: Verb, kind: FaultKind, **more: object) -> FaultPlan:
     return FaultPlan(script=(Fault(verb=verb, kind=kind, **more),))  # type: ignore[arg-type]
 
 
+def late_start(plan: FaultPlan) -> FaultPlan:
+    """Return a plan whose faults of the start are meant for the second one."""
+    moved = (attrs.evolve(f, call=f.call + (f.verb is Verb.START)) for f in plan.script)
+    return attrs.evolve(plan, script=tuple(moved))
+
+
 async def seconds(work: Awaitable[object]) -> float:
     """Return how long something takes."""
     begun_s = asyncio.get_running_loop().time()
@@ -100,14 +109,14 @@ async def seconds(work: Awaitable[object]) -> float:
 @pytest.mark.parametrize("verb", Verb)
 def test_every_verb_can_fail_once(verb: Verb) -> None:
     """The next call works; the fault is kept for whoever asks."""
-    plan = one(verb, FaultKind.FAIL)
+    plan = late_start(one(verb, FaultKind.FAIL))
 
     async def work(executor: FaultyExecutor, _: SimulatedExecutor) -> None:
         with pytest.raises(ExecutorError, match=f"{verb.value} failed by plan"):
             await CALLS[verb](executor)
         await CALLS[verb](executor)
         assert executor.struck == list(plan.script)
-        assert executor.calls[verb, None] == 2
+        assert executor.calls[verb, None] == 2 + (verb is Verb.START)
 
     under(plan, work)
 
@@ -121,7 +130,7 @@ def test_every_verb_can_hang(verb: Verb) -> None:
             async with asyncio.timeout(1e6):
                 await CALLS[verb](executor)
 
-    under(one(verb, FaultKind.HANG), work)
+    under(late_start(one(verb, FaultKind.HANG)), work)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.SLOW, FaultKind.LATE])
@@ -146,6 +155,60 @@ def test_what_is_late_has_its_effect_though_nobody_waits(kind: FaultKind, awake:
         assert len(inner._awake[H0]) == awake
 
     under(one(Verb.WAKE_WEIGHTS, kind, seconds=30.0), work)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_zombie_does_its_work_after_it_was_cancelled(is_killed: bool) -> None:
+    """Unless its replica was killed meanwhile."""
+
+    async def work(executor: FaultyExecutor, inner: SimulatedExecutor) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await executor.wake([H0], MemoryPart.WEIGHTS)
+        if is_killed:
+            await executor.kill([H0])
+            await executor.restart([H0])
+            await executor.sleep([H0])
+        await asyncio.sleep(100.0)
+        assert len(inner._awake[H0]) == (not is_killed)
+
+    under(one(Verb.WAKE_WEIGHTS, FaultKind.ZOMBIE, seconds=30.0), work)
+
+
+def test_a_zombie_whose_replica_dies_says_so() -> None:
+    """To whoever still waits for it; one whose replica lives only takes longer."""
+
+    async def work(executor: FaultyExecutor, _: SimulatedExecutor) -> None:
+        call = asyncio.ensure_future(executor.sync_weights(1, [S0, S1]))
+        await asyncio.sleep(10.0)
+        await executor.kill([S1])
+        with pytest.raises(ReplicaLostError, match="sync_weights ended with its replica"):
+            await call
+        struck = await seconds(executor.sync_weights(1, [S0]))
+        assert struck == pytest.approx(30.0 + await seconds(executor.sync_weights(1, [S0])))
+
+    under(one(Verb.SYNC_WEIGHTS, FaultKind.ZOMBIE, seconds=30.0, times=2), work)
+
+
+@pytest.mark.parametrize("verb", [Verb.SLEEP, Verb.KILL])
+def test_memory_can_be_reported_free_that_is_not(verb: Verb) -> None:
+    """The replica keeps it: training fails there, and so does a reload, until it has let go."""
+
+    async def work(executor: FaultyExecutor, _: SimulatedExecutor) -> None:
+        (gpu,) = (gpu for gpu in (await executor.start()).trainer_gpus if gpu.id == "trainer-0")
+        await executor.offload_training(TrainingPart.PARAMETERS)
+        await executor.wake([H0], MemoryPart.WEIGHTS)
+        call = executor.sleep if verb is Verb.SLEEP else executor.kill
+        assert await call([H0]) == {"trainer-0": gpu.train_required_bytes}
+        with pytest.raises(ExecutorError, match="no room for parameters: hybrid-0 did not let go"):
+            await executor.reload_training(TrainingPart.PARAMETERS)
+        with pytest.raises(UnsafeCallError, match="hybrid-0 may hold some"):
+            await executor.fit_step(BATCH)
+        await call([H0])
+        await executor.reload_training(TrainingPart.PARAMETERS)
+        await executor.fit_step(BATCH)
+
+    under(one(verb, FaultKind.FALSE_MEMORY), work)
 
 
 @pytest.mark.parametrize("verb", [Verb.SLEEP, Verb.KILL])

@@ -73,8 +73,8 @@ def test_a_file_says_it_in_plain_words() -> None:
         ({"verb": "sleep", "kind": "fail", "call": 0}, "script[0].call: 0 is not allowed"),
         (
             {"verb": "wake_weights", "kind": "partial"},
-            "script[0].kind: 'partial' is not allowed; expected one of fail, hang, slow, late, die "
-            "for wake_weights",
+            "script[0].kind: 'partial' is not allowed; expected one of fail, hang, slow, late, "
+            "die, zombie for wake_weights",
         ),
         (
             {"verb": "fit_step", "kind": "die"},
@@ -93,8 +93,26 @@ def test_what_makes_no_sense_is_refused(fault: Mapping[str, object], message: st
 
 def test_kill_does_not_die() -> None:
     """A replica that is killed is dead already."""
-    with pytest.raises(InvalidValueError, match="one of fail, hang, slow, late, short_memory"):
+    kinds = "one of fail, hang, slow, late, short_memory, false_memory"
+    with pytest.raises(InvalidValueError, match=kinds):
         Fault(verb=Verb.KILL, kind=FaultKind.DIE)
+
+
+@pytest.mark.parametrize("verb", [Verb.START, Verb.STOP])
+def test_start_and_stop_go_wrong_by_script_alone(verb: Verb) -> None:
+    """No replica dies there, and chance spares them: a run that does not begin shows little."""
+    with pytest.raises(InvalidValueError, match="one of fail, hang, slow, late for"):
+        Fault(verb=verb, kind=FaultKind.DIE, replica="hybrid-0")
+
+    async def main() -> None:
+        options = attrs.evolve(
+            small_options(), faults=FaultPlan(at_random=RandomFaults(probability=1.0))
+        )
+        executor, _ = SimulatedAdapter().build(small_config(), options)
+        await executor.start()
+        await executor.stop()
+
+    run_virtual(main())
 
 
 def test_without_faults_nothing_is_wrapped() -> None:

@@ -28,11 +28,12 @@ from swingshift.sdk.config import RunConfig
 from swingshift.sdk.events import (
     ControllerMoved,
     Event,
-    PolicyDecided,
     Rebalanced,
     RequestReturned,
     RequestRouted,
     RoutingChanged,
+    SampleSubmitted,
+    StalenessReset,
 )
 from swingshift.sdk.lifecycle import ControllerState
 from swingshift.sdk.policy import Rebalance, RebalanceScope
@@ -42,6 +43,7 @@ pytestmark = pytest.mark.slow
 # Standalone and hybrid replicas: rollout nodes, trainer nodes (two GPUs each), GPUs of a replica.
 TOPOLOGIES = {"1+1": (1, 1, 2), "2+2": (1, 1, 1), "2+4": (1, 2, 1), "4+2": (2, 1, 1)}
 SEEDS = range(3)
+RESPONSES = 4
 WITHIN_S = 1.0
 OVERSHOOT = 1.25
 EXCESS = Rebalance(scope=RebalanceScope.EXCESS)
@@ -72,9 +74,19 @@ class Joining:
 
     @property
     def before(self) -> Mapping[str, int]:
-        """Requests on each replica when the policy was asked, the new replicas included."""
-        asked = (told for told in self.told if _is_question(told.event))
-        return next(asked).loads
+        """Requests on each replica once those have a place that were submitted before the lending.
+
+        The new replicas are included.
+        """
+        return [told for told in self.told if told.at_s == self.told[0].at_s][-1].loads
+
+    @property
+    def incoming(self) -> int:
+        """Requests that were submitted because the window of the new version opened."""
+        opened = [isinstance(told.event, StalenessReset) for told in self.told].index(True)
+        at_s = self.told[opened].at_s
+        samples = [told.event for told in self.told[opened:] if told.at_s == at_s]
+        return RESPONSES * sum(isinstance(event, SampleSubmitted) for event in samples)
 
     @property
     def new(self) -> list[str]:
@@ -105,8 +117,8 @@ class Joining:
 
     @property
     def least(self) -> int:
-        """The fewest requests whose moving makes loads even: all above the share of each."""
-        fair, rest = divmod(sum(self.before.values()), len(self.before))
+        """The fewest requests whose moving makes loads even, with those that come by themselves."""
+        fair, rest = divmod(sum(self.before.values()) + self.incoming, len(self.before))
         fullest = sorted(self.before.values(), reverse=True)
         return sum(max(0, load - fair - (rank < rest)) for rank, load in enumerate(fullest))
 
@@ -142,10 +154,6 @@ def joinings(sink: ListSink) -> Iterator[Joining]:
             yield Joining(told[at:ends])
 
 
-def _is_question(event: Event) -> bool:
-    return isinstance(event, PolicyDecided) and event.question == "request_rebalance"
-
-
 def _is_lending(event: Event) -> bool:
     return isinstance(event, ControllerMoved) and event.after == ControllerState.HYBRID_ACTIVE
 
@@ -158,7 +166,7 @@ def config_of(topology: str, seed: int) -> RunConfig:
         rollout_nodes=rollout_nodes,
         seed=seed,
         prompts=112,
-        responses=4,
+        responses=RESPONSES,
         batch=8,
         max_num_seqs=64,
         training={"concurrent_samples_per_replica": 8, "staleness_threshold": 1.0},

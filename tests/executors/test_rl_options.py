@@ -143,6 +143,7 @@ def test_a_model_that_cannot_be_is_told_with_its_key(
         ("epochs", 0),
         ("micro_batch_tokens", 0),
         ("critic", 1),
+        ("old_log_prob", 0),
         ("normalize_by_std", "yes"),
     ],
 )

@@ -88,6 +88,24 @@ class IgnoresSessions(LoadBalancer):
         return super().try_acquire(request_id)
 
 
+class FollowsAnySession(LoadBalancer):
+    """A session goes back to its replica whatever that has."""
+
+    def _has_room(self, entry: object) -> bool:
+        return True
+
+
+class RemembersTheFirst(LoadBalancer):
+    """A session that had to leave its replica goes back there as soon as it may."""
+
+    def try_acquire(self, request_id: str, sticky_key: str | None = None) -> Lease | None:
+        home = self._sticky.get(sticky_key) if sticky_key is not None else None
+        lease = super().try_acquire(request_id, sticky_key)
+        if sticky_key is not None and home is not None and home in self._entries:
+            self._sticky[sticky_key] = home
+        return lease
+
+
 class NeverForgets(LoadBalancer):
     """A session that ended goes on."""
 
@@ -98,8 +116,8 @@ class NeverForgets(LoadBalancer):
 class MovesOneTooMany(LoadBalancer):
     """Redistribution takes one more from the fullest."""
 
-    def excess(self) -> dict[str, tuple[str, ...]]:
-        moves = super().excess()
+    def excess(self, incoming: int = 0) -> dict[str, tuple[str, ...]]:
+        moves = super().excess(incoming)
         return {
             name: self.requests_on(name)[-len(requests) - (not number) :]
             for number, (name, requests) in enumerate(moves.items())
@@ -109,10 +127,10 @@ class MovesOneTooMany(LoadBalancer):
 class MovesTheOldest(LoadBalancer):
     """Redistribution takes those with the most to compute again."""
 
-    def excess(self) -> dict[str, tuple[str, ...]]:
+    def excess(self, incoming: int = 0) -> dict[str, tuple[str, ...]]:
         return {
             name: self.requests_on(name)[: len(requests)]
-            for name, requests in super().excess().items()
+            for name, requests in super().excess(incoming).items()
         }
 
 
@@ -205,6 +223,8 @@ FAULTS = (
     ReusesEpochs,
     FirstAtTies,
     IgnoresSessions,
+    FollowsAnySession,
+    RemembersTheFirst,
     NeverForgets,
     MovesOneTooMany,
     MovesTheOldest,

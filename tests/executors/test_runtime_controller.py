@@ -233,7 +233,7 @@ def test_a_wait_without_a_serving_replica_ends() -> None:
     async def main() -> LentWait:
         p = await opened(await plane(policy=ScriptedPolicy(wait=8)))
         for name in (*STANDALONE, *HYBRID):
-            await p.steps.fence(name, "test")
+            await p.steps.fence({name: "test"})
         return await p.controller.before_fit_step(0)
 
     assert run_virtual(main()) == LentWait(outcome=WaitOutcome.FAILED)
@@ -385,7 +385,7 @@ def test_without_a_standalone_replica_responses_end_before_deactivation() -> Non
     async def main() -> tuple[Plane, float]:
         p = await lent(await plane(partial_rollout=False))
         for name in STANDALONE:
-            await p.steps.fence(name, "test")
+            await p.steps.fence({name: "test"})
         p.workload.in_flight = 1
         mark, begun_s = p.mark(), asyncio.get_running_loop().time()
         asyncio.get_running_loop().call_later(30.0, p.workload.finish_episodes)
@@ -415,7 +415,7 @@ def test_a_drain_that_does_not_end_restarts_requests_and_kills_nobody() -> None:
     async def main() -> Plane:
         p = await lent(await plane(partial_rollout=False))
         for name in STANDALONE:
-            await p.steps.fence(name, "test")
+            await p.steps.fence({name: "test"})
         p.workload.in_flight = 1
         await p.controller.deactivate()
         return p

@@ -8,11 +8,13 @@ import pytest
 from tests.executors.support import run_virtual
 
 from swingshift.executors.runtime.deadlines import (
+    AdapterFaultError,
     DeadlineExpiredError,
     Deadlines,
     UnexpectedDeadlineError,
     Watchdog,
 )
+from swingshift.sdk.executor import ExecutorError
 
 
 async def hang() -> None:
@@ -53,6 +55,28 @@ def test_on_modelled_time_an_expired_step_is_a_fault() -> None:
     with pytest.raises(UnexpectedDeadlineError, match="no fault was injected"):
         run_virtual(main())
     assert not issubclass(UnexpectedDeadlineError, DeadlineExpiredError)
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (ExecutorError("gone"), ExecutorError("gone")),
+        (OSError("rpc broke"), AdapterFaultError("sleep of x: OSError: rpc broke")),
+        (TimeoutError(), AdapterFaultError("sleep of x: TimeoutError: ")),
+    ],
+)
+def test_what_no_contract_names_is_a_fault_of_the_adapter(
+    raised: Exception, seen: Exception
+) -> None:
+    """With the call, the type and the words of what it raised; a named error stays what it is."""
+
+    async def main() -> None:
+        async with Deadlines(expiry_is_fault=True).call("sleep of x", 10.0):
+            raise raised
+
+    with pytest.raises(type(seen)) as caught:
+        run_virtual(main())
+    assert str(caught.value) == str(seen)
 
 
 def test_a_timeout_of_the_step_itself_is_passed_on() -> None:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.executors.support import run_virtual
 
-from swingshift.executors.runtime.load_balancer import Lease, LoadBalancer
+from swingshift.executors.runtime.load_balancer import OVERSHOOT, Lease, LoadBalancer
 
 
 def loaded(**loads: int) -> LoadBalancer:
-    """Return a balancer whose replicas hold so many leases each, by sticky sessions."""
+    """Return a balancer whose replicas hold so many leases each: all as many, then some end."""
     made = LoadBalancer()
     for name in loads:
         made.add(name)
-        made._sticky[name] = name
-    for name, load in loads.items():
-        for number in range(load):
-            made.try_acquire(f"{name}-{number}", name)
+    leases = {}
+    for number in range(max(loads.values())):
+        for name in loads:
+            leases[name, number] = acquired(made, f"{name}-{number}")
+    for (name, number), lease in leases.items():
+        assert lease.replica == name
+        if number >= loads[name]:
+            made.release(lease)
     return made
 
 
@@ -53,7 +58,7 @@ def test_ties_are_broken_evenly() -> None:
 
 
 def test_a_session_sticks_until_its_replica_leaves_or_it_ends() -> None:
-    """A session goes back to its replica whatever the load, and elsewhere when it cannot."""
+    """A session goes back to its replica though another has less, and elsewhere when it cannot."""
     made = LoadBalancer()
     made.add("a")
     first = acquired(made, "x", "session")
@@ -68,11 +73,56 @@ def test_a_session_sticks_until_its_replica_leaves_or_it_ends() -> None:
     assert acquired(made, "free", "session").replica == "a"
 
 
+@pytest.mark.parametrize(("others", "home"), [(2, "a"), (1, "b")])
+def test_a_session_leaves_a_replica_that_would_be_above_its_share(others: int, home: str) -> None:
+    """5 of 7 requests are 1.25 shares, rounded up, and 5 of 6 are more; who left stays away."""
+    made = LoadBalancer()
+    made.add("a")
+    made.release(acquired(made, "first", "session"))
+    leases = [acquired(made, f"a-{number}") for number in range(4)]
+    made.add("b")
+    for number in range(others):
+        acquired(made, f"b-{number}")
+    again = acquired(made, "again", "session")
+    for lease in (again, *leases):
+        made.release(lease)
+    assert again.replica == acquired(made, "later", "session").replica == home
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(("enter", "leave", "end")), st.integers(0, 3)), max_size=20)
+)
+def test_no_session_brings_a_replica_above_its_share(changes: list[tuple[str, int]]) -> None:
+    """Whatever came before, a lease leaves at most 1.25 shares, and it is at home where it can."""
+    made, homes, leases = LoadBalancer(), dict[str, str](), list[Lease]()
+    made.add("0")
+    for step, (change, number) in enumerate(changes):
+        if change == "enter" and str(number) not in made.replicas:
+            made.add(str(number))
+        elif change == "leave" and made.replicas != (str(number),):
+            made.remove(str(number))
+        elif change == "end":
+            for lease in leases[number::4]:
+                made.release(lease)
+        for session in map(str, range(number, 4)):
+            home, total = homes.get(session, ""), made.total_load + 1
+            before = made.load(home)
+            leases.append(acquired(made, f"{session}/{step}", session))
+            homes[session] = leases[-1].replica
+            most = math.ceil(OVERSHOOT * total / len(made.replicas))
+            assert made.load(homes[session]) <= most
+            if home in made.replicas:
+                assert (homes[session] == home) or before + 1 > most
+
+
 def test_forgetting_all_sessions_routes_them_by_load() -> None:
     """After a reset every session is as good as new."""
-    made = loaded(a=2, b=0)
+    made = LoadBalancer()
+    made.add("a")
+    acquired(made, "x", "session")
+    made.add("b")
     made.forget_all()
-    assert acquired(made, "n", "a").replica == "b"
+    assert acquired(made, "y", "session").replica == "b"
 
 
 def test_every_entry_has_a_new_epoch_and_late_releases_do_not_count() -> None:
@@ -226,22 +276,20 @@ def test_nothing_is_in_excess_where_loads_are_even_or_nobody_is() -> None:
     assert LoadBalancer().excess() == {}
 
 
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=8))
-def test_moving_the_excess_is_the_least_that_evens_loads(loads: list[int]) -> None:
-    """After the move all are within one of each other, and no smaller move could do that."""
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 60))
+def test_moving_the_excess_is_the_least_that_evens_loads(loads: list[int], incoming: int) -> None:
+    """Once new requests came all are within one of each other; no smaller move could do that."""
     made = loaded(**{f"r{number}": load for number, load in enumerate(loads)})
-    fair = sum(loads) // len(loads)
-    moves = made.excess()
+    fair, ceilings = divmod(sum(loads) + incoming, len(loads))
+    moves = made.excess(incoming)
     moved = [request for requests in moves.values() for request in requests]
     for name, requests in moves.items():
         for request in requests:
-            made.forget(name)
             assert made.release(made._entries[name].leases[request])
-    for request in moved:
+    for request in (*moved, *map(str, range(incoming))):
         acquired(made, request)
     after = [made.load(name) for name in made.replicas]
     assert max(after) - min(after) <= 1
-    ceilings = sum(loads) % len(loads)
     by_size = sorted(loads, reverse=True)
     least = sum(max(0, load - fair - (rank < ceilings)) for rank, load in enumerate(by_size))
     assert len(moved) == least

@@ -109,7 +109,7 @@ def test_what_an_adapter_does_not_name_ends_the_run() -> None:
         w.restarts.begin(S0)
         assert await w.restarts.ended([S0]) == ()
         await asyncio.sleep(0)
-        assert [str(error) for error in found] == ["a bug"]
+        assert [str(error) for error in found] == ["restart of standalone-0: ValueError: a bug"]
         await w.restarts.stop()
         assert not w.restarts.begin(S0)
 
@@ -141,7 +141,7 @@ def test_what_is_being_restarted_is_not_killed_beside_it() -> None:
     async def main() -> None:
         w = await world(S0)
         w.restarts.begin(S0)
-        assert await w.plane.steps.fence(S0, "a step failed") == {}
+        assert await w.plane.steps.fence({S0: "a step failed"}) == {}
         await w.restarts.ended([S0])
         assert w.plane.executor.called("kill") == [("kill", S0)]
 

@@ -182,6 +182,38 @@ def test_the_staleness_budget_bounds_submissions_between_syncs() -> None:
     ]
 
 
+@given(
+    servers=st.integers(0, 3),
+    budget=st.integers(1, 8),
+    total=st.integers(0, 20),
+    waited_s=st.integers(0, 3),
+    taken=st.integers(0, 4),
+    held=st.booleans(),
+)
+def test_upcoming_is_what_the_next_window_lets_in(
+    servers: int, budget: int, total: int, waited_s: int, taken: int, held: bool
+) -> None:
+    """Whether replicas, the budget, the data or somebody who holds submission is the limit."""
+
+    async def main() -> tuple[int, int]:
+        made = bench(budget=budget, total=total)
+        begin(made, servers)
+        await asyncio.sleep(waited_s + 0.5)
+        made.queue.take(min(taken, len(made.queue)))
+        await asyncio.sleep(0.1)
+        if held:
+            made.rollouter.hold()
+        upcoming, before = made.rollouter.upcoming, made.rollouter.submitted
+        made.rollouter.reset_staleness(1)
+        submitted = made.rollouter.submitted - before
+        await made.rollouter.stop()
+        assert made.rollouter.upcoming == 0
+        return upcoming, submitted
+
+    upcoming, submitted = run_virtual(main())
+    assert upcoming == submitted
+
+
 def test_attainable_counts_queue_flight_budget_data_and_capacity() -> None:
     """The most that can still be buffered before the next sync."""
 
@@ -295,7 +327,7 @@ def test_an_error_of_the_task_ends_production_with_its_cause() -> None:
     outcome, made = run_virtual(main())
     assert outcome is WaitOutcome.FAILED
     assert made.rollouter.submitted == made.rollouter.given_up == 1
-    assert made.queue.failure == "sample 0: ZeroDivisionError: reward of nothing"
+    assert made.queue.failure == "rollout failed: sample 0: ZeroDivisionError: reward of nothing"
     assert isinstance(made.queue.error, ZeroDivisionError)
 
 
@@ -331,7 +363,7 @@ def test_a_sample_cancelled_from_inside_is_a_failure() -> None:
         assert made.rollouter.active == 0
         return made
 
-    assert run_virtual(main()).queue.failure == "sample 0: cancelled"
+    assert run_virtual(main()).queue.failure == "rollout failed: sample 0: cancelled"
 
 
 def test_data_ends_with_the_last_sample_queued_or_given_up() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.executors.support import (
@@ -166,6 +167,41 @@ def test_a_failure_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) ->
     (record,) = [record for record in caplog.records if record.name.endswith("run")]
     assert record.message == "run run failed: fit_step of 0 was told to fail"
     assert record.exc_info is not None
+
+
+@pytest.mark.parametrize(
+    ("verb", "reason"),
+    [
+        ("resume", "sync: resume: OSError: rpc broke"),
+        ("sync_weights", "weight sync of standalone-0, standalone-1: OSError: rpc broke"),
+        ("fit_step", "fit step: OSError: rpc broke"),
+        ("generate", "OSError: rpc broke"),
+        (
+            "events",
+            "the recovery of lost capacity failed: "
+            "the executor's events ended with OSError: rpc broke",
+        ),
+    ],
+)
+def test_what_an_adapter_should_not_raise_fails_the_run(
+    verb: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The report says which call raised what, and the log has the traceback."""
+
+    async def broken(*_: object) -> None:
+        raise OSError("rpc broke")
+
+    async def broken_stream(_: object) -> AsyncIterator[None]:
+        raise OSError("rpc broke")
+        yield
+
+    broken_verb = broken_stream if verb == "events" else broken
+    monkeypatch.setattr(ScriptedExecutor, verb, broken_verb)
+    with caplog.at_level(logging.ERROR):
+        report = run_training().report
+    assert (report.outcome, report.trained_samples) == (RunOutcome.FAILED, 0)
+    assert report.reason.endswith(reason)
+    assert "in broken" in caplog.text
 
 
 @pytest.mark.parametrize("faults", [0, 1])

@@ -8,7 +8,7 @@ import pytest
 from tests.executors.controlplane import Plane, gpu_states, plane
 from tests.executors.support import STANDALONE, run_virtual
 
-from swingshift.executors.runtime.deadlines import DeadlineExpiredError
+from swingshift.executors.runtime.deadlines import AdapterFaultError, DeadlineExpiredError
 from swingshift.sdk.events import Advisory, SwitchStep, WeightsSynced
 from swingshift.sdk.executor import (
     ExecutorError,
@@ -108,14 +108,14 @@ def test_an_error_no_adapter_names_ends_the_step() -> None:
         async def broken(name: str) -> None:
             raise KeyError(name)
 
-        with pytest.raises(KeyError):
+        with pytest.raises(AdapterFaultError, match="test: break: KeyError: 'standalone-0'"):
             await p.steps.each("test", "break", STANDALONE, broken)
         return p
 
     p = run_virtual(main())
     assert [step.outcome for step in p.sink.of(SwitchStep)] == [
-        "'standalone-0'",
-        "'standalone-1'",
+        "test: break: KeyError: 'standalone-0'",
+        "test: break: KeyError: 'standalone-1'",
     ]
 
 
@@ -240,7 +240,7 @@ def test_a_fenced_replica_leaves_routing_before_it_is_killed() -> None:
             p.fleet.move(name, ReplicaEvent.SYNC, version=0)
             p.fleet.move(name, ReplicaEvent.ADMIT)
         p.executor.inject("kill", "standalone-0", "hang")
-        fence = asyncio.create_task(p.steps.fence("standalone-0", "test"))
+        fence = asyncio.create_task(p.steps.fence({"standalone-0": "test"}))
         await asyncio.sleep(1.0)
         routed = p.balancer.replicas
         await fence
@@ -249,14 +249,31 @@ def test_a_fenced_replica_leaves_routing_before_it_is_killed() -> None:
     assert run_virtual(main()) == ("standalone-1",)
 
 
+@pytest.mark.parametrize("step", ["resume", "sync"])
+def test_replicas_are_fenced_at_once(step: str) -> None:
+    """Kills that hang cost one deadline, however many replicas a step lost."""
+
+    async def main() -> tuple[Plane, float]:
+        p = await plane()
+        p.executor.inject("resume" if step == "resume" else "sync_weights", "*", times=2)
+        p.executor.inject("kill", "*", "hang", times=2)
+        lost = resume_all(p) if step == "resume" else p.steps.sync(0, "standalone", STANDALONE)
+        assert await lost == ()
+        return p, asyncio.get_running_loop().time()
+
+    p, ended_s = run_virtual(main())
+    assert ended_s == 50.0
+    assert p.executor.called("kill") == [("kill", name) for name in STANDALONE]
+
+
 def test_a_kill_that_fails_shows_no_memory() -> None:
     """Nothing measured is not the same as free; the replica is out all the same."""
 
     async def main() -> Plane:
         p = await plane()
         p.executor.inject("kill", "hybrid-0")
-        assert await p.steps.fence("hybrid-0", "test") == {}
-        assert await p.steps.fence("hybrid-0", "again") != {}
+        assert await p.steps.fence({"hybrid-0": "test"}) == {}
+        assert await p.steps.fence({"hybrid-0": "again"}) != {}
         return p
 
     p = run_virtual(main())

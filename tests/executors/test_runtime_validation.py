@@ -134,6 +134,26 @@ def test_a_validation_that_does_not_end_is_reported() -> None:
     assert ran.report.trained_samples == 48
 
 
+def test_a_grader_that_fails_costs_one_answer() -> None:
+    """The prompt is left out of the mean and named, and training goes on."""
+
+    class PartlyGraded(GradedTask):
+        async def score(self, prompt: Prompt, episodes: Sequence[Episode]) -> tuple[float, ...]:
+            if prompt.position == 50:
+                raise ValueError("no such unit")
+            return await super().score(prompt, episodes)
+
+    config = validating(every=4)
+    task = PartlyGraded(lengths_of(config, small_options()), 48, PROMPTS)
+    ran = run_training(config, ScriptedPolicy(lend=False), task=task)
+    (ended,) = ran.sink.of(ValidationEnded)
+    assert (ended.answered, ended.prompts) == (PROMPTS - 1, PROMPTS)
+    assert ended.mean_reward is not None
+    told = [event.text for event in ran.sink.of(Advisory)]
+    assert told == ["validation prompt 2 has no reward: ValueError: no such unit"]
+    assert ran.report.trained_samples == 48
+
+
 def test_a_frequency_without_prompts_is_refused() -> None:
     """What is asked for and cannot be done is said before anything starts."""
     with pytest.raises(ConfigError, match=r"trainer\.test_freq is 2 and the task has no"):

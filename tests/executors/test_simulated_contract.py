@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.executors.executor_doubles import BROKEN, Modest, ObservedExecutor, under_test
+from tests.executors import doubles_of_replicas, doubles_of_requests, doubles_of_switches
+from tests.executors.executor_doubles import Modest, ObservedExecutor, under_test
 from tests.executors.support import small_config
 
 from swingshift.sdk.testing import (
@@ -16,6 +17,13 @@ from swingshift.sdk.testing import (
 )
 
 pytestmark = pytest.mark.slow
+
+BROKEN = {
+    **doubles_of_requests.BROKEN,
+    **doubles_of_switches.BROKEN,
+    **doubles_of_replicas.BROKEN,
+}
+"""Each double with the one promise it breaks."""
 
 OBSERVED = {
     "generate.cancelled_in_engine": "in_flight",
@@ -56,7 +64,7 @@ def test_a_double_breaks_its_own_promise_and_no_other(
 
 def test_every_promise_has_a_double() -> None:
     """A check that nothing fails would prove nothing."""
-    assert sorted(BROKEN.values()) == sorted(PROMISE_NAMES)
+    assert set(BROKEN.values()) == set(PROMISE_NAMES)
 
 
 def test_without_standalone_replicas_hybrid_ones_are_put_to_the_proof() -> None:
@@ -80,6 +88,7 @@ def test_what_is_not_offered_is_not_judged() -> None:
         *lending,
         *(f"pause.{name}" for name in keeping),
         "weights.split_spans",
+        "kill.leaves_room",
         "cancelled.recovers_switch",
     }
 
@@ -92,4 +101,5 @@ def test_what_the_back_door_does_not_show_is_not_passed() -> None:
     assert reasons(report) == {
         name: f"not observed: override BackDoor.{method}" for name, method in OBSERVED.items()
     }
-    assert f"47 promises judged, {len(OBSERVED)} not judged" in str(report)
+    judged = len(PROMISE_NAMES) - len(OBSERVED)
+    assert f"{judged} promises judged, {len(OBSERVED)} not judged" in str(report)

@@ -309,7 +309,7 @@ def test_killed_replica_comes_back_without_weights() -> None:
 
 
 def test_a_batch_is_trained_once() -> None:
-    """A repeated batch id returns the first result, and takes no time."""
+    """A repeated batch id returns the first result and takes no time, also after other batches."""
 
     async def main() -> None:
         executor = await make()
@@ -318,6 +318,7 @@ def test_a_batch_is_trained_once() -> None:
         assert took_s == pytest.approx(sum(first.timing_s.values()))
         assert await seconds_of(executor.fit_step(batch(0, tokens=32_000))) == 0.0
         assert await seconds_of(executor.fit_step(batch(1, tokens=32_000))) > took_s
+        assert await seconds_of(executor.fit_step(batch(0))) == 0.0
         await executor.discard(["0/0"])
 
     run_virtual(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import sys
 import time
 from collections.abc import Mapping
 from time import perf_counter
@@ -68,6 +69,53 @@ class WaitsForAFloat(SpecificationExample):
         return ctx.step_required_samples * 2.0  # type: ignore[return-value]
 
 
+class DividesByWhatIsAttainable(SpecificationExample):
+    """Forgets that nothing may be left to come."""
+
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        cycle = ctx.step_required_samples
+        if ctx.attainable_samples is None:
+            return 0
+        return min(cycle, cycle * cycle // ctx.attainable_samples)
+
+
+class DividesByARate(SpecificationExample):
+    """Forgets that lent GPUs may have finished nothing."""
+
+    def should_activate_after_step(
+        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+    ) -> bool:
+        rate = None if ctx.telemetry is None else ctx.telemetry.hybrid_samples_per_s
+        return rate is None or 1 / rate > 3.0
+
+
+class CountsHalfMinutes(SpecificationExample):
+    """Forgets that a fit step may take less than one; only the queue model has such fit steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced_s = 0.0
+
+    def should_deactivate(
+        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+    ) -> bool:
+        if ctx.telemetry is None or ctx.telemetry.loop_time_s <= self.synced_s:
+            return is_hybrid_active
+        half_minutes = int((ctx.telemetry.loop_time_s - self.synced_s) / 30)
+        return ctx.telemetry.queue_size / half_minutes >= 0 and is_hybrid_active
+
+    def update_after_step(self, global_steps: int, ctx: DynamicScheduleContext) -> None:
+        if ctx.telemetry is not None:
+            self.synced_s = ctx.telemetry.loop_time_s
+
+
+class EndsTheProgram(SpecificationExample):
+    def should_activate_after_step(
+        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+    ) -> bool:
+        sys.exit(0)
+
+
 class LearnsInAQuestion(SpecificationExample):
     """Counts what it is asked."""
 
@@ -109,6 +157,16 @@ class ReadsAClockByName(SpecificationExample):
         return int(perf_counter()) % 2
 
 
+class ReadsAClockByNumber(SpecificationExample):
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        return int(time.clock_gettime(time.CLOCK_MONOTONIC)) % 2
+
+
+class ReadsAClockAsText(SpecificationExample):
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        return int(time.strftime("%S")) % 2
+
+
 class ReadsTheCalendar(SpecificationExample):
     def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
         return ctx.step_required_samples if dt.datetime.now(dt.UTC).hour < 12 else 0
@@ -130,9 +188,48 @@ class TossesACoin(SpecificationExample):
         self.heads = random.random() < 0.5
 
 
+class LearnsForItsWholeClass(SpecificationExample):
+    """Begins anew with each policy built, and shares what it learns with those that live."""
+
+    learned: ClassVar[dict[str, float]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learned.clear()
+
+    def should_activate_after_step(
+        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+    ) -> bool:
+        return len(self.learned) % 3 == 0
+
+    def update_after_step(self, global_steps: int, ctx: DynamicScheduleContext) -> None:
+        self.learned[str(len(self.learned))] = 1.0
+
+    def state_dict(self) -> dict[str, object]:
+        return dict(self.learned)
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        self.learned.update(dict.fromkeys(state, 1.0))
+
+
 class WaitsTooLong(SpecificationExample):
     def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
         return ctx.step_required_samples + 1
+
+
+class WaitsForWhatIsMissing(SpecificationExample):
+    """Forgets that more than a cycle may be left over."""
+
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        left_over = ctx.total_generated_samples - ctx.expected_samples
+        return max(-1, ctx.step_required_samples - left_over)
+
+
+class WaitsForTheQueue(SpecificationExample):
+    """Forgets that the queue may hold more than a cycle."""
+
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        return 0 if ctx.telemetry is None else ctx.telemetry.queue_size
 
 
 class DeactivatesAlways(SpecificationExample):
@@ -220,6 +317,15 @@ class UnboundedWait(UnboundedRatio):
         return SpecificationExample.deactivate_wait_samples(self, ctx)
 
 
+class NeverComesBack(SpecificationExample):
+    """Loops from the third version on."""
+
+    def deactivate_wait_samples(self, ctx: DynamicScheduleContext) -> int:
+        while ctx.expected_samples >= 3 * ctx.step_required_samples:
+            pass
+        return super().deactivate_wait_samples(ctx)
+
+
 class SaysFalseForEver(Lends):
     def should_deactivate(
         self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
@@ -252,13 +358,22 @@ BROKEN: dict[type[DynamicSchedulePolicyBase], set[str]] = {
     RaisesOnZeroSamples: {"total"},
     AnswersOne: {"total"},
     WaitsForAFloat: {"total"},
+    DividesByWhatIsAttainable: {"total"},
+    DividesByARate: {"total"},
+    CountsHalfMinutes: {"total"},
+    EndsTheProgram: {"total"},
     LearnsInAQuestion: {"pure_questions"},
     Alternates: {"pure_questions"},
     ReadsAClock: {"deterministic_replay"},
     ReadsAClockByName: {"deterministic_replay"},
+    ReadsAClockByNumber: {"deterministic_replay"},
+    ReadsAClockAsText: {"deterministic_replay"},
     ReadsTheCalendar: {"deterministic_replay"},
     TossesACoin: {"deterministic_replay"},
+    LearnsForItsWholeClass: {"deterministic_replay"},
     WaitsTooLong: {"bounded_wait"},
+    WaitsForWhatIsMissing: {"bounded_wait"},
+    WaitsForTheQueue: {"bounded_wait"},
     DeactivatesAlways: {"deactivates_only_active"},
     ForgetsOnRestart: {"state_round_trip"},
     SharesItsState: {"state_round_trip"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import attrs
@@ -18,6 +19,7 @@ from tests.sdk.event_logs import (
     decided,
     event_at,
     failed_activation_log,
+    find,
     moved,
     queued,
     sound_log,
@@ -25,6 +27,7 @@ from tests.sdk.event_logs import (
     step,
     step_at,
     swapped,
+    timed,
     trained,
     with_after,
     with_before_end,
@@ -56,6 +59,7 @@ from swingshift.sdk.events import (
     SampleSubmitted,
     StalenessReset,
     SwitchStep,
+    ValidationStarted,
     WeightsSynced,
 )
 from swingshift.sdk.metrics import GpuSecondLedger, LedgerError
@@ -376,6 +380,49 @@ def test_activation_needs_a_replica_in_routing_at_its_end() -> None:
     )
 
     assert failing(broken(failed_activation_log())) == ["activation_order"]
+
+
+def lent_after(*events: Event) -> Log:
+    """Return the log of a lending that was rolled back, and of a later one after some events."""
+    rolled_back = [
+        ControllerMoved("standalone_only", "activating"),
+        ControllerMoved("activating", "deactivating"),
+        ControllerMoved("deactivating", "standalone_only"),
+        StalenessReset(0, 0, 0, 0),
+        decided("should_deactivate", 0, False),
+    ]
+    lent = [
+        ControllerMoved("standalone_only", "activating"),
+        ControllerMoved("activating", "hybrid_active"),
+        ControllerMoved("hybrid_active", "deactivating"),
+        ControllerMoved("deactivating", "standalone_only"),
+    ]
+    before = sound_log()[: find(sound_log(), ControllerMoved)]
+    return timed([*(event for _, event in before), *rolled_back, *events, *lent])
+
+
+def test_a_lending_for_validation_needs_no_leave_of_the_policy() -> None:
+    """Neither to begin nor to end, also where one of the policy's own was rolled back before."""
+    assert "policy_order" not in failing(lent_after(ValidationStarted(0)))
+    assert "policy_order" in failing(lent_after())
+
+
+def test_a_leave_to_lend_that_came_to_nothing_does_not_outlive_its_cycle() -> None:
+    """Where there was nothing to lend, a lending of another kind comes and goes by itself."""
+    before = sound_log()[: find(sound_log(), ControllerMoved)]
+    moves = ("standalone_only", "activating", "hybrid_active", "deactivating", "standalone_only")
+    lent = [ControllerMoved(one, other) for one, other in itertools.pairwise(moves)]
+    log = timed(
+        [
+            *(event for _, event in before),
+            StalenessReset(0, 0, 0, 0),
+            decided("should_deactivate", 0, False),
+            RoutingChanged("s0", False, 1),
+            *lent,
+        ]
+    )
+
+    assert "policy_order" not in failing(log)
 
 
 def test_replica_lost_while_lent_may_come_back() -> None:

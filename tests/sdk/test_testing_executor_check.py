@@ -6,11 +6,11 @@ from typing import NoReturn
 
 import attrs
 import pytest
+from tests.executors.doubles_of_replicas import KillLeavesRequestsHanging
+from tests.executors.doubles_of_requests import ExceedsTheBudget
 from tests.executors.executor_doubles import (
     BUDGET,
     EveryDoor,
-    ExceedsTheBudget,
-    KillLeavesRequestsHanging,
     ObservedExecutor,
     long_prompts,
     under_test,
@@ -180,7 +180,8 @@ def run_plugin(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
     """Run a test file in a pytest of its own; the plugin counts whether installed or not."""
     head = (
         "from swingshift.sdk.testing import BackDoor, executor_contract\n"
-        "from tests.executors.executor_doubles import ExceedsTheBudget, Modest, under_test\n"
+        "from tests.executors.doubles_of_requests import ExceedsTheBudget\n"
+        "from tests.executors.executor_doubles import Modest, under_test\n"
     )
     pytester.makepyfile(head + test)
     plugin = ["-p", "no:swingshift", "-p", "swingshift.sdk.testing.pytest_plugin"]

@@ -10,12 +10,16 @@ import pytest
 from tests.sdk.policy_doubles import (
     BROKEN,
     AnswersOne,
+    CountsHalfMinutes,
     DeactivatesAlways,
+    EndsTheProgram,
+    LearnsForItsWholeClass,
     SaysFalseForEver,
     SpecificationExample,
     UnboundedRatio,
     UnboundedWait,
     WaitsForHalfACycle,
+    WaitsForTheQueue,
     WaitsForWhatComes,
     WaitsTooLong,
 )
@@ -96,6 +100,16 @@ def test_default_recovers_from_any_ratio(ratio: float) -> None:
             "total",
             "at start-up should_activate_after_step answered 1 (int); allowed: True or False",
         ),
+        (
+            EndsTheProgram,
+            "total",
+            "at start-up should_activate_after_step raised SystemExit: 0",
+        ),
+        (
+            LearnsForItsWholeClass,
+            "deterministic_replay",
+            "after 2 cycles without waits should_activate_after_step gave False in one replay",
+        ),
         (SaysFalseForEver, "liveness", "before fit step 1 should_deactivate answers False until"),
         (WaitsForHalfACycle, "liveness", "1 samples are queued and the data has ended"),
     ],
@@ -108,6 +122,22 @@ def test_a_breach_is_told_by_its_smallest_run(
 
     assert message in result.message
     assert "per cycle" in result.example
+
+
+def test_a_breach_on_a_lone_snapshot_says_so() -> None:
+    """No history leads there, but a resumed run may begin there."""
+    (result,) = check_policy(WaitsForTheQueue, laws=["bounded_wait"]).results
+
+    assert result.message == "asked first at version 0 the wait is 65 (allowed 0..64)"
+    assert result.example.startswith("DynamicScheduleContext(required_samples=16, ")
+
+
+def test_a_fault_that_only_a_run_shows_is_told_by_its_workload() -> None:
+    """The guard asks on snapshots that follow each other as samples come."""
+    (result,) = check_policy(CountsHalfMinutes, laws=["total"]).results
+
+    assert "before fit step 2 should_deactivate raised ZeroDivisionError" in result.message
+    assert "collections per cycle, data of " in result.example
 
 
 def test_all_breaches_are_raised_at_once() -> None:
@@ -205,6 +235,8 @@ def test_a_factory_builds_a_new_policy_each_time() -> None:
         check_policy(lambda: policy)
     with pytest.raises(UserError, match="must return a DynamicSchedulePolicyBase; got <class"):
         check_policy(lambda: SpecificationExample)  # type: ignore[arg-type,return-value]
+    with pytest.raises(UserError, match="the constructor raised SystemExit: 7; it must not end"):
+        check_policy(lambda: sys.exit(7))
 
 
 def test_the_same_call_gives_the_same_report() -> None:

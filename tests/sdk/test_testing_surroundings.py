@@ -21,6 +21,11 @@ class ReadsEverything(SpecificationExample):
             time.time(),
             time.monotonic_ns(),
             time.localtime(),
+            time.strftime("%Y-%m-%d %H:%M:%S"),
+            time.ctime(),
+            time.asctime(),
+            time.clock_gettime(time.CLOCK_MONOTONIC),
+            time.clock_gettime_ns(time.CLOCK_REALTIME),
             monotonic(),
             datetime.now(),
             dt.datetime.now(dt.UTC),
@@ -76,4 +81,7 @@ def test_a_real_date_is_still_a_date() -> None:
         assert isinstance(real, dt.datetime)
         assert isinstance(datetime.now(), dt.datetime)
         assert datetime.utcnow() == datetime(2001, 9, 9, 1, 46, 40)  # type: ignore[deprecated]
+        assert dt.date.today() == dt.date(2001, 9, 9)
         assert time.gmtime(0).tm_year == 1970
+        assert time.strftime("%Y", time.gmtime(0)) == "1970"
+        assert time.asctime(time.gmtime(0)) == "Thu Jan  1 00:00:00 1970"

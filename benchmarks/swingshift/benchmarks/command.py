@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from swingshift.sdk.errors import UserError
 
 _HELP = (
     "Run a scenario over seeds and say what lending GPUs is worth.\n\n"
@@ -84,6 +87,11 @@ def bench(
     Raises:
         UserError: Something the user wrote cannot be used.
     """
+    if scenario in (_LOCAL, _LEARNING):
+        unused = {"--out": out, "--log": log, "--sensitivity": sensitivity or None}
+        if scenario == _LEARNING:
+            unused["--quick"] = quick or None
+        _refuse(scenario, [name for name, given in unused.items() if given is not None])
     if scenario == _LEARNING:
         _bench_learning(overrides or (), policy=policy, pairs=seeds, json_file=json_file)
         return
@@ -114,6 +122,20 @@ def bench(
         raise typer.Exit(_INTERRUPTED_STATUS) from None
     if not is_good:
         raise typer.Exit(_FAILED_STATUS)
+
+
+def _refuse(scenario: str, options: Sequence[str]) -> None:
+    if options:
+        raise UserError(
+            f"bench {scenario} takes no {' or '.join(options)}; it takes KEY=VALUE, --policy, "
+            "--seeds (pairs of runs) and --json" + (", --quick" if scenario == _LOCAL else "")
+        )
+    for engine in ("scipy", "torch"):
+        if find_spec(engine) is None:
+            raise UserError(
+                f"bench {scenario} runs for real and needs {engine}: "
+                "pip install 'swingshift[local]'"
+            )
 
 
 def _bench_local(

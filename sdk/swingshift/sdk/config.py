@@ -205,6 +205,12 @@ class AsyncTrainingConfig:
 class RuntimeConfig:
     """Deadlines and retries of the control plane, in seconds of the executor's clock."""
 
+    start_deadline_s: float = _number(
+        3600.0, "Seconds for the executor to bring everything up.", _DURATION
+    )
+    stop_deadline_s: float = _number(
+        600.0, "Seconds for the executor to release everything.", _DURATION
+    )
     switch_step_deadline_s: float = _number(
         600.0, "Seconds for one step of lending or returning GPUs.", _DURATION
     )
@@ -212,6 +218,11 @@ class RuntimeConfig:
     fit_deadline_s: float = _number(7200.0, "Seconds for one fit step.", _DURATION)
     request_deadline_s: float = _number(
         14400.0, "Seconds for one attempt of one request on one replica.", _DURATION
+    )
+    drain_deadline_s: float = _number(
+        14400.0,
+        "Seconds for episodes in flight to end with partial_rollout: false; then they start anew.",
+        _DURATION,
     )
     wait_deadline_s: float = _number(
         86400.0, "Seconds for one wait of the trainer for samples.", _DURATION

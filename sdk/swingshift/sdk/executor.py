@@ -499,6 +499,9 @@ class Executor(ABC):
         Called while the trainer's parameters are on its GPUs. Returns only when the trainer side
         is released. When it raises or is cancelled, the replicas of the call are indeterminate and
         the caller kills them before any retry.
+
+        Returns:
+            An outcome for every replica of the call: FAILED, and no error, for one that is gone.
         """
 
     @abstractmethod

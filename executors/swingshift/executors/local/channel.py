@@ -51,7 +51,11 @@ class WorkerChannel:
         """
         # a select with a deadline of its own, because a socket in non-blocking mode could not send
         while select.select([self._connection], [], [], timeout_s)[0]:
-            chunk = self._connection.recv(_CHUNK_BYTES)
+            try:
+                chunk = self._connection.recv(_CHUNK_BYTES)
+            except ConnectionResetError:
+                # it ended with an answer unread
+                chunk = b""
             if not chunk:
                 raise EOFError("the control plane closed the connection")
             self._buffer += chunk

@@ -28,7 +28,7 @@ class Critic:
             learning: Its learning rate and clipping.
         """
         self._body = model.base_model
-        hidden: int = model.config.hidden_size
+        hidden: int = model.config.get_text_config().hidden_size
         self._head = torch.nn.Linear(hidden, 1, device=model.device, dtype=model.dtype)
         torch.nn.init.zeros_(self._head.weight)
         torch.nn.init.zeros_(self._head.bias)
@@ -39,7 +39,7 @@ class Critic:
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """Return its weights by name."""
+        """Return its weights by name, tied ones once; called while they have memory."""
         head = {f"head.{name}": tensor for name, tensor in self._head.state_dict().items()}
         return without_ties({**self._body.state_dict(), **head}.items())
 

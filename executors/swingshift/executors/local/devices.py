@@ -14,6 +14,7 @@ from swingshift.sdk.config import RunConfig
 from swingshift.sdk.errors import ConfigError
 
 _GIBIBYTE = 2**30
+_DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +47,11 @@ class Device:
     def environment(self) -> Mapping[str, str]:
         """What its processes find in their environment."""
         if self.is_cuda:
-            return {"CUDA_VISIBLE_DEVICES": str(self.index)}
+            # in the order of nvidia-smi, which measures their memory
+            return {
+                "CUDA_VISIBLE_DEVICES": str(self.index),
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            }
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     async def free_bytes(self, pids: list[int]) -> int:
@@ -120,4 +125,4 @@ def _cuda_indices() -> tuple[int, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return tuple(int(name) for name in visible.split(",") if name.strip().isdigit())
-    return tuple(range(len(list(Path("/proc/driver/nvidia/gpus").glob("*")))))
+    return tuple(range(len(list(_DRIVER_GPUS.glob("*")))))

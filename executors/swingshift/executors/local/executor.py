@@ -8,6 +8,7 @@ in a directory in memory that every process reads.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -15,12 +16,13 @@ from typing import TypeAlias, cast
 from swingshift.executors.local.channel import Message
 from swingshift.executors.local.devices import Device, find_devices
 from swingshift.executors.local.options import LocalOptions
-from swingshift.executors.local.process import WorkerLostError, WorkerProcess
+from swingshift.executors.local.process import WorkerLostError, WorkerProcess, call_all
 from swingshift.executors.local.scratch import Scratch
 from swingshift.executors.local.settings import rollout_setting, training_setting
 from swingshift.executors.local.store import PayloadStore
 from swingshift.executors.rl.tokenizers import Tokenizer
 from swingshift.sdk.config import RunConfig
+from swingshift.sdk.errors import ConfigError
 from swingshift.sdk.executor import (
     Capabilities,
     CapacityChange,
@@ -95,6 +97,10 @@ class LocalExecutor(Executor):
         self._trainers: list[WorkerProcess] = []
         # (replica, request id) -> number of the call that waits for its tokens
         self._calls: dict[tuple[str, str], int] = {}
+        # request id -> payload of an attempt that was aborted; the next attempt's takes its place
+        self._aborted: dict[str, str] = {}
+        self._payload_numbers = itertools.count()
+        self._replica_numbers = itertools.count()
         self._exported: int | None = None
         self._events: asyncio.Queue[CapacityEvent | None] = asyncio.Queue()
         self._is_stopped = False
@@ -105,7 +111,12 @@ class LocalExecutor(Executor):
         return Capabilities(pause_keep=True, lend=True, virtual_time=False)
 
     async def start(self) -> Inventory:
-        """Start every process, all at once; takes seconds, for torch is imported in each."""
+        """Start every process, all at once; takes seconds where none was started before.
+
+        Raises:
+            ConfigError: The model cannot be built.
+            ExecutorError: A process could not be started, or ended.
+        """
         self._scratch.create()
         world = len(self._trainer_devices)
         self._trainers = [
@@ -121,19 +132,18 @@ class LocalExecutor(Executor):
             self._workers[name] = self._replica_worker(
                 replica, asleep=replica.kind is ReplicaKind.HYBRID
             )
-        async with asyncio.TaskGroup() as group:
-            trainers = [group.create_task(worker.start()) for worker in self._trainers]
-            for worker in self._workers.values():
-                group.create_task(worker.start())
+        workers = (*self._trainers, *self._workers.values())
+        # the first that fails speaks for all; `stop` ends the others
+        ready = await asyncio.gather(*(worker.start() for worker in workers))
         reserve = int(self._options.training_reserve_gib * _GIBIBYTE)
         return Inventory(
             replicas=tuple(self._inventory.values()),
             trainer_gpus=tuple(
                 TrainerGpu(
                     id=device.id,
-                    train_required_bytes=_count(ready.result(), "state_bytes") + reserve,
+                    train_required_bytes=_count(answer, "state_bytes") + reserve,
                 )
-                for device, ready in zip(self._trainer_devices, trainers, strict=True)
+                for device, answer in zip(self._trainer_devices, ready, strict=False)
             ),
         )
 
@@ -143,7 +153,7 @@ class LocalExecutor(Executor):
         self._events.put_nowait(None)
         workers = [*self._workers.values(), *self._trainers]
         try:
-            await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
+            await asyncio.gather(*(worker.kill() for worker in workers))
         finally:
             self._scratch.remove()
 
@@ -160,11 +170,13 @@ class LocalExecutor(Executor):
             ExecutorError: The replica is not awake or not synced, or knows no such payload.
         """
         worker = self._workers[replica]
+        handle = f"{next(self._payload_numbers)}"
         is_canary = request.prompt.position < 0
         observation = request.observation
         with _loss_of(replica):
             number, answer = worker.sent(
                 "generate",
+                handle=handle,
                 prompt=[self._tokenizer.eos_token_id]
                 if is_canary
                 else list(self._tokens_of(request.prompt.handle)),
@@ -178,15 +190,27 @@ class LocalExecutor(Executor):
             self._calls[key] = number
             try:
                 came = await answer
-            except asyncio.CancelledError:
-                worker.tell("drop", keys=[number])
+            except BaseException:
+                # it may have been written, and nobody will ask for it
+                worker.tell("drop", key=number, handle=handle)
+                self._store.discard([handle])
                 raise
             finally:
                 if self._calls.get(key) == number:
                     del self._calls[key]
-        if request.resume_from is not None:
-            self._store.discard([request.resume_from])
-        return _generation(came)
+        generation = _generation(handle, came)
+        self._book(request, generation)
+        return generation
+
+    def _book(self, request: GenerationRequest, generation: Generation) -> None:
+        """Free what an answer takes the place of."""
+        replaced = {request.resume_from, self._aborted.pop(request.request_id, None)}
+        if generation.finish_reason is FinishReason.ABORT:
+            self._aborted[request.request_id] = generation.handle
+        elif request.prompt.position < 0:
+            # the answer to a canary is that there is one
+            replaced.add(generation.handle)
+        self._store.discard(handle for handle in replaced if handle is not None)
 
     async def abort(self, replica: str, request_ids: Sequence[str]) -> None:
         """Abort in the replica's process, between two of its steps."""
@@ -236,7 +260,8 @@ class LocalExecutor(Executor):
         if self._exported != version:
             self._exported = None
             for old in self._scratch.path.glob("weights-*"):
-                old.unlink()
+                # one that an export under way takes its last name from is gone already
+                old.unlink(missing_ok=True)
             await self._trainers[0].call("export", path=str(path))
             self._exported = version
         outcomes = await asyncio.gather(
@@ -256,12 +281,23 @@ class LocalExecutor(Executor):
         return await self._free_bytes(replicas)
 
     async def restart(self, replicas: Sequence[str]) -> None:
-        """Start new processes; takes seconds."""
-        await self.kill(replicas)
+        """Start new processes in place of the old ones.
+
+        Raises:
+            ReplicaLostError: One ended before it was ready.
+            ExecutorError: One could not be started or made ready, or the executor was stopped.
+        """
+        await asyncio.gather(*(self._workers[name].kill() for name in replicas))
+        if self._is_stopped:
+            raise ExecutorError("no replica can be restarted: the executor has been stopped")
         for name in replicas:
             self._workers[name] = self._replica_worker(self._inventory[name], asleep=False)
         with _loss_of(", ".join(replicas)):
-            await asyncio.gather(*(self._workers[name].start() for name in replicas))
+            try:
+                await asyncio.gather(*(self._workers[name].start() for name in replicas))
+            except ConfigError as error:
+                # the same setting was right when the run began
+                raise ExecutorError(f"{', '.join(replicas)} did not restart: {error}") from error
 
     async def fit_step(self, batch: FitBatch) -> FitResult:
         """Train on every trainer device at once, each on its share.
@@ -291,6 +327,8 @@ class LocalExecutor(Executor):
     async def discard(self, handles: Sequence[str]) -> None:
         """Remove payloads from shared memory."""
         self._store.discard(handles)
+        gone = set(handles)
+        self._aborted = {name: it for name, it in self._aborted.items() if it not in gone}
 
     async def save(self, directory: Path) -> None:
         """Write model and optimizer into a directory, once a fit step that is under way has ended.
@@ -304,7 +342,7 @@ class LocalExecutor(Executor):
         await self.sleep([name for name in hybrid if self._workers[name].is_alive])
         for part in TrainingPart:
             await self.reload_training(part)
-        await self._trainers[0].call("save", path=str(directory.absolute()))
+        await self._trainers[0].call("save", path=_absolute(directory))
 
     async def free_bytes(self, gpu: str) -> int:
         """Return the free memory of a device, measured now."""
@@ -347,7 +385,7 @@ class LocalExecutor(Executor):
         await asyncio.gather(*(ask(name) for name in replicas))
 
     async def _every_trainer(self, verb: str, **arguments: object) -> list[Message]:
-        return await asyncio.gather(*(worker.call(verb, **arguments) for worker in self._trainers))
+        return await call_all(self._trainers, verb, **arguments)
 
     async def _free_bytes(self, replicas: Sequence[str]) -> dict[str, int]:
         gpus = [gpu for name in replicas for gpu in self._inventory[name].gpus]
@@ -366,7 +404,13 @@ class LocalExecutor(Executor):
     def _replica_worker(self, replica: Replica, *, asleep: bool) -> WorkerProcess:
         device = self._devices[replica.gpus[0]]
         setting = rollout_setting(
-            self._config, self._options, self._tokenizer, self._scratch, device, replica.id, asleep
+            self._config,
+            self._options,
+            self._tokenizer,
+            self._scratch,
+            device,
+            asleep,
+            next(self._replica_numbers),
         )
         return self._worker(replica.id, setting)
 
@@ -400,13 +444,17 @@ def _replicas(kind: ReplicaKind, devices: Sequence[Device]) -> tuple[Replica, ..
     )
 
 
+def _absolute(path: Path) -> str:
+    return str(path.absolute())
+
+
 def _count(message: Message, key: str) -> int:
     return cast("int", message[key])
 
 
-def _generation(message: Message) -> Generation:
+def _generation(handle: str, message: Message) -> Generation:
     return Generation(
-        str(message["handle"]),
+        handle,
         _count(message, "new_tokens"),
         FinishReason(str(message["finish_reason"])),
         tuple(VersionSpan(*span) for span in cast("list[list[int]]", message["spans"])),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 import numpy as np
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from swingshift.executors.rl.batches import TrainingSequence
 
+ByToken: TypeAlias = npt.NDArray[np.float64]
+"""A number per token of one response."""
+
 
 @attrs.frozen(kw_only=True)
 class MicroBatch:
@@ -19,6 +23,7 @@ class MicroBatch:
 
     Attributes:
         indices: Which of the sequences given these are, in the order of the rows.
+        responses: For each row, the columns of the response's tokens in tensors like ``mask``.
         ids: Token ids, rows x columns.
         attention: 1 where there is a token.
         mask: For each token but the first, 1.0 if it is trained on; rows x (columns - 1).
@@ -26,23 +31,34 @@ class MicroBatch:
     """
 
     indices: tuple[int, ...]
+    responses: tuple[slice, ...]
     ids: Tensor
     attention: Tensor
     mask: Tensor
     behaviour: Tensor
 
-    def spread(self, by_token: Sequence[npt.NDArray[np.float64]]) -> Tensor:
+    def spread(self, by_sequence: Mapping[int, ByToken]) -> Tensor:
         """Return numbers per response token as a tensor like ``mask``, 0 elsewhere.
 
         Args:
-            by_token: For each sequence that was given, a number per token of its response.
+            by_sequence: For each of ``indices``, a number per token of its response.
         """
         spread = np.zeros(self.mask.shape, dtype=np.float32)
-        for row, index in enumerate(self.indices):
-            numbers = by_token[index]
-            end = int(self.attention[row].sum()) - 1
-            spread[row, end - len(numbers) : end] = numbers
+        for row, (index, response) in enumerate(zip(self.indices, self.responses, strict=True)):
+            spread[row, response] = by_sequence[index]
         return torch.from_numpy(spread).to(self.mask.device)
+
+    def gather(self, numbers: Tensor) -> dict[int, ByToken]:
+        """Return what a tensor like ``mask`` has for each token of each response; undoes `spread`.
+
+        Args:
+            numbers: Without a gradient.
+        """
+        rows = numbers.double().cpu().numpy()
+        return {
+            index: rows[row, response]
+            for row, (index, response) in enumerate(zip(self.indices, self.responses, strict=True))
+        }
 
 
 def micro_batches(
@@ -56,15 +72,15 @@ def micro_batches(
     """Cut sequences into micro-batches, the shortest first.
 
     Args:
-        sequences: All sequences of a batch.
+        sequences: All sequences of a batch; each has a prompt.
         chosen: Which of them to cut.
         max_tokens: Most tokens of one, padding included; a longer sequence is one by itself.
         pad_token_id: Fills up rows.
         device: Where the tensors go.
     """
     rows: list[int] = []
-    for index in sorted(chosen, key=lambda i: _length(sequences[i])):
-        if rows and _length(sequences[index]) * (len(rows) + 1) > max_tokens:
+    for index in sorted(chosen, key=lambda index: total_tokens(sequences[index])):
+        if rows and total_tokens(sequences[index]) * (len(rows) + 1) > max_tokens:
             yield _padded(sequences, rows, pad_token_id, device)
             rows = []
         rows.append(index)
@@ -72,29 +88,32 @@ def micro_batches(
         yield _padded(sequences, rows, pad_token_id, device)
 
 
-def _length(sequence: TrainingSequence) -> int:
+def total_tokens(sequence: TrainingSequence) -> int:
+    """Return the tokens of prompt and response."""
     return len(sequence.prompt) + len(sequence.response)
 
 
 def _padded(
-    sequences: Sequence[TrainingSequence], rows: list[int], pad: int, device: torch.device
+    sequences: Sequence[TrainingSequence], rows: Sequence[int], pad: int, device: torch.device
 ) -> MicroBatch:
-    width = _length(sequences[rows[-1]])
-    shape = (len(rows), width)
+    shape = (len(rows), total_tokens(sequences[rows[-1]]))
     ids = np.full(shape, pad, dtype=np.int64)
     attention = np.zeros(shape, dtype=np.int64)
     mask = np.zeros(shape, dtype=np.float32)
     behaviour = np.zeros(shape, dtype=np.float32)
+    responses = []
     for row, index in enumerate(rows):
         sequence = sequences[index]
-        begin, end = len(sequence.prompt), _length(sequence)
+        begin, end = len(sequence.prompt), total_tokens(sequence)
         ids[row, :begin] = sequence.prompt
         ids[row, begin:end] = sequence.response
         attention[row, :end] = 1
         mask[row, begin:end] = sequence.trainable
         behaviour[row, begin:end] = sequence.log_probs
+        responses.append(slice(begin - 1, end - 1))
     return MicroBatch(
         indices=tuple(rows),
+        responses=tuple(responses),
         ids=torch.from_numpy(ids).to(device),
         attention=torch.from_numpy(attention).to(device),
         mask=torch.from_numpy(mask[:, 1:]).to(device),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 import torch.distributed
@@ -18,13 +18,19 @@ class Optimizer:
     """AdamW with clipping. State that appeared with the first step could not be planned for.
 
     Attributes:
-        steps: Steps taken.
+        steps: Steps taken; skipped ones do not count.
     """
 
     def __init__(
         self, parameters: Iterable[Tensor], learning: LearningOptions, learning_rate: float
     ) -> None:
-        """Make the state of parameters that need gradients."""
+        """Make the state of parameters that need gradients.
+
+        Args:
+            parameters: Each once.
+            learning: Decays and clipping.
+            learning_rate: Step size.
+        """
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._max_norm = learning.max_grad_norm
         self._adam = torch.optim.AdamW(
@@ -40,18 +46,21 @@ class Optimizer:
             self._adam.state[parameter] = {"step": torch.tensor(0.0), **moments}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the moments by name."""
+        """Return the moments by name, in the memory that they are in."""
         return {
             f"{index}.{name}": self._adam.state[parameter][name]
             for index, parameter in enumerate(self._parameters)
             for name in _MOMENTS
         }
 
-    def restore(self, state: Mapping[str, Tensor], *, steps: int) -> None:
-        """Take over what `state` returned elsewhere after ``steps`` steps."""
+    @property
+    def gradient_bytes(self) -> int:
+        """Memory of the gradients, while there are any."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self._parameters)
+
+    def set_steps(self, steps: int) -> None:
+        """Go on as after so many steps; the moments are set through `state`."""
         self.steps = steps
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
         for parameter in self._parameters:
             self._adam.state[parameter]["step"].fill_(float(steps))
 

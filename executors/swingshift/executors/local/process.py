@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +12,11 @@ from pathlib import Path
 
 from swingshift.executors.local.channel import HEADER, Message, decode, encode
 from swingshift.executors.local.nursery import NURSERY
+from swingshift.sdk.errors import ConfigError, SwingshiftError
 from swingshift.sdk.executor import ExecutorError, Progress
 
-_CLOSE_S = 5.0
+_POLL_S = 0.002
+_BLAME_S = 1.0
 _QUOTED_LINES = 3
 _NOTHING = Progress(0, 0, 0)
 
@@ -29,7 +30,7 @@ def _ignore(_worker: WorkerProcess) -> None:
 
 
 class WorkerProcess:
-    """One worker process. Made, started once, called many times, and killed or closed.
+    """One worker process. Made, started once, called many times, and killed.
 
     Attributes:
         name: Names it in errors.
@@ -61,7 +62,7 @@ class WorkerProcess:
         self._on_lost = on_lost
         self._status: int | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._listener: asyncio.Task[None] | None = None
+        self._life: asyncio.Task[None] | None = None
         self._ids = itertools.count()
         self._pending: dict[int, asyncio.Future[Message]] = {}
         self._is_expected_to_end = False
@@ -75,19 +76,28 @@ class WorkerProcess:
         """Start the process and return its answer to its setting, once it is ready.
 
         Raises:
-            WorkerLostError: It ended instead.
-            ExecutorError: It cannot do what it is told.
+            WorkerLostError: It ended instead, or was killed meanwhile.
+            ConfigError: It cannot do what its setting says.
+            ExecutorError: It could not be started, or failed to do what its setting says.
         """
         await asyncio.to_thread(NURSERY.warm_up)
         ours, theirs = socket.socketpair()
-        try:
-            with theirs:
+        with theirs:
+            try:
+                reader, writer = await asyncio.open_connection(sock=ours)
+            except BaseException:
+                ours.close()
+                raise
+            # from here to the first call nothing waits, so nothing can come between
+            try:
+                if self._is_expected_to_end:
+                    raise WorkerLostError(self._end())
                 self.pid = NURSERY.fork(theirs, self._log)
-            reader, self._writer = await asyncio.open_connection(sock=ours)
-        except BaseException:
-            ours.close()
-            raise
-        self._listener = asyncio.create_task(self._listen(reader))
+            except BaseException:
+                writer.transport.abort()
+                raise
+        self._writer = writer
+        self._life = asyncio.create_task(self._live(reader, writer))
         return await self.call("configure", **self._setting)
 
     async def call(self, verb: str, **arguments: object) -> Message:
@@ -120,50 +130,46 @@ class WorkerProcess:
             self._write({"id": next(self._ids), "verb": verb, **arguments})
 
     async def kill(self) -> None:
-        """End the process at once, and return when it has; idempotent."""
+        """End the process at once, and return when it has; idempotent, also during `start`."""
         self._is_expected_to_end = True
-        self._end_process()
-        await self._close()
-
-    async def close(self) -> None:
-        """Let the process end by itself, and kill it where it does not; idempotent."""
-        self._is_expected_to_end = True
-        if self._writer is not None:
-            self._writer.close()
-        if self._listener is not None:
-            await asyncio.wait([self._listener], timeout=_CLOSE_S)
-        await self.kill()
-
-    def _end_process(self) -> None:
-        """Kill and reap: blocks for as long as the system takes to end a process."""
-        if self.pid is None or self._status is not None:
-            return
-        # it is not reaped yet, so its id is still its own
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        try:
-            self._status = NURSERY.reap(self.pid)
-        except ExecutorError:
-            self._status = -signal.SIGKILL
+        if self._writer is not None and self._life is not None:
+            # the end of the connection is the end of the process, see `_live`
+            self._writer.transport.abort()
+            await asyncio.wait([self._life])
 
     def _write(self, message: Message) -> None:
         if self._writer is None or not self.is_alive or self._is_expected_to_end:
             raise WorkerLostError(self._end())
         self._writer.write(encode(message))
 
-    async def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        if self._listener is not None:
-            await asyncio.gather(self._listener, return_exceptions=True)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
+    async def _live(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take messages for as long as the process lives, and see to its end."""
         try:
-            while True:
-                (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-                self._take(decode(await reader.readexactly(length)))
-        except (asyncio.IncompleteReadError, ConnectionResetError):
-            self._ended()
+            # both say that the connection has ended
+            with suppress(EOFError, OSError):
+                while True:
+                    (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+                    self._take(decode(await reader.readexactly(length)))
+        finally:
+            writer.transport.abort()
+            await self._see_it_end()
+
+    async def _see_it_end(self) -> None:
+        # a worker that closed its end is of no use, whether or not it still runs
+        while self.pid is not None and self._status is None:
+            try:
+                self._status = NURSERY.end(self.pid)
+            except ExecutorError:
+                # the end of the nursery was the end of its workers
+                self._status = -signal.SIGKILL
+            if self._status is None:
+                await asyncio.sleep(_POLL_S)
+        self.progress = _NOTHING
+        for answer in list(self._pending.values()):
+            if not answer.done():
+                answer.set_exception(WorkerLostError(self._end()))
+        if not self._is_expected_to_end:
+            self._on_lost(self)
 
     def _take(self, message: Message) -> None:
         progress = message.get("progress")
@@ -177,17 +183,13 @@ class WorkerProcess:
         if error is None:
             answer.set_result(message)
         else:
-            answer.set_exception(ExecutorError(f"{self.name}: {error}"))
+            answer.set_exception(self._refusal(str(error), message))
 
-    def _ended(self) -> None:
-        # a worker that closed its end is of no use, whether or not it still runs
-        self._end_process()
-        self.progress = _NOTHING
-        for answer in list(self._pending.values()):
-            if not answer.done():
-                answer.set_exception(WorkerLostError(self._end()))
-        if not self._is_expected_to_end:
-            self._on_lost(self)
+    def _refusal(self, error: str, message: Message) -> SwingshiftError:
+        line = " ".join(error.split())
+        if message.get("is_user_error"):
+            return ConfigError(line)
+        return ExecutorError(f"{self.name}: {line}")
 
     def _end(self) -> str:
         """Say in words how the process ended, with the last lines that it printed."""
@@ -206,3 +208,28 @@ class WorkerProcess:
         except OSError:
             return ()
         return [line.strip() for line in lines if line.strip()][-_QUOTED_LINES:]
+
+
+async def call_all(
+    workers: Sequence[WorkerProcess], verb: str, **arguments: object
+) -> list[Message]:
+    """Ask workers that depend on one another to do something, and return their answers.
+
+    Raises:
+        WorkerLostError: One ended, whatever others that missed it then said.
+        ExecutorError: One answered with an error, and none ended.
+    """
+    calls = [asyncio.create_task(worker.call(verb, **arguments)) for worker in workers]
+    try:
+        return await asyncio.gather(*calls)
+    except WorkerLostError:
+        raise
+    except ExecutorError as error:
+        # one that lost its connection to another may tell of it first; the other one is to blame
+        others = [call for call in calls if not call.done()]
+        if others:
+            await asyncio.wait(others, timeout=_BLAME_S)
+        for failure in [call.exception() for call in calls if call.done()]:
+            if isinstance(failure, WorkerLostError):
+                raise failure from error
+        raise

@@ -6,7 +6,6 @@ its answer is sent.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -38,19 +37,17 @@ class RolloutServer:
         """Build the model and answer that it is ready.
 
         Args:
-            setting: ``name``, ``store``, ``model``, ``vocab_size``, ``eos_token_id``,
-                ``temperature``, ``max_running``, ``seed``, ``ignore_eos``, ``device``, ``dtype``
-                and ``asleep``.
+            setting: ``store``, ``model``, ``vocab_size``, ``eos_token_id``, ``temperature``,
+                ``max_running``, ``seed``, ``draws_seed``, ``ignore_eos``, ``device``, ``dtype`` and
+                ``asleep``.
             mailbox: Takes the answers.
         """
         self._mailbox = mailbox
         self._store = PayloadStore(Path(str(setting["store"])))
-        self._handles = (f"{setting['name']}.{number}" for number in itertools.count())
-        seed = cast("int", setting["seed"])
         self._model = build_model(
             cattrs.structure(setting["model"], ModelOptions),
             vocab_size=cast("int", setting["vocab_size"]),
-            seed=seed,
+            seed=cast("int", setting["seed"]),
             device=torch.device(str(setting["device"])),
             dtype=getattr(torch, str(setting["dtype"])),
         )
@@ -60,7 +57,7 @@ class RolloutServer:
             eos_token_id=cast("int", setting["eos_token_id"]),
             temperature=cast("float", setting["temperature"]),
             max_running=cast("int", setting["max_running"]),
-            seed=seed,
+            seed=cast("int", setting["draws_seed"]),
             ignore_eos=bool(setting["ignore_eos"]),
         )
         # found while they have memory: tied weights are told by it
@@ -129,12 +126,11 @@ class RolloutServer:
     def _finish(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             message, before = self._asked.pop(answer.key)
-            handle = next(self._handles)
+            handle = str(message["handle"])
             new = generated(answer.tokens, answer.log_probs)
             self._store.write(handle, np.concatenate([before, new]))
             self._mailbox.answer(
                 message,
-                handle=handle,
                 new_tokens=len(answer.tokens),
                 finish_reason=answer.finish_reason.value,
                 spans=answer.spans,
@@ -145,11 +141,14 @@ class RolloutServer:
         self._mailbox.answer(message)
 
     def _drop(self, message: Message) -> None:
-        for answer in self._generator.abort(cast("list[int]", message["keys"])):
+        """Let go of a request that nobody waits for any more, whether or not it has ended."""
+        for answer in self._generator.abort([cast("int", message["key"])]):
             del self._asked[answer.key]
+        self._store.discard([str(message["handle"])])
         self._mailbox.answer(message)
 
     def _resume(self, message: Message) -> None:
+        self._give_up_drains()
         self._is_paused = False
         self._mailbox.answer(message)
 
@@ -160,10 +159,17 @@ class RolloutServer:
             self._is_paused = False
             self._drains.append(message)
             return
+        self._give_up_drains()
         self._is_paused = True
         if mode is PauseMode.ABORT:
             self._finish(self._generator.abort())
         self._mailbox.answer(message)
+
+    def _give_up_drains(self) -> None:
+        """Forget what would pause the replica later: somebody wants something else of it now."""
+        for message in self._drains:
+            self._mailbox.refuse(message, "the drain was overtaken by another pause or a resume")
+        self._drains.clear()
 
     def _wake(self, message: Message) -> None:
         part = MemoryPart(str(message["part"]))
@@ -205,6 +211,8 @@ class RolloutServer:
             if names != weights.keys():
                 differing = sorted(names ^ weights.keys())
                 raise Refusal(f"the weights sent are of another model: {', '.join(differing[:3])}")
+            # they are of no version until all of them are there
+            self._generator.version = _UNSYNCED
             for name, tensor in weights.items():
                 tensor.copy_(sent.get_tensor(name))
         self._generator.version = cast("int", message["version"])

@@ -49,10 +49,14 @@ class Scratch:
     def create(self) -> None:
         """Make the directory, and remove those of runs that ended without doing so."""
         self._sweep()
-        for directory in (self.path, self.payloads, self.offloaded):
-            directory.mkdir(mode=0o700)
-        self._lock = (self.path / _LOCK).open("wb")
+        # it gets its name when it is locked, so that no sweep of another run comes between
+        unnamed = self._root / f".{self.path.name}"
+        unnamed.mkdir(mode=0o700)
+        self._lock = (unnamed / _LOCK).open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unnamed.rename(self.path)
+        for directory in (self.payloads, self.offloaded):
+            directory.mkdir(mode=0o700)
 
     def remove(self) -> None:
         """Remove the directory with all that is in it; idempotent."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import attrs
 
 from swingshift.executors.local.channel import Message
@@ -41,15 +43,16 @@ def rollout_setting(
     tokenizer: Tokenizer,
     scratch: Scratch,
     device: Device,
-    replica: str,
     asleep: bool,
+    number: int,
 ) -> Message:
-    """Return the setting of one replica."""
+    """Return the setting of the ``number``-th process of a replica in this run."""
     return {
         **_common(config, options, tokenizer, scratch, device),
         "role": "rollout",
-        "name": replica,
         "eos_token_id": tokenizer.eos_token_id,
+        # no two processes draw the same, or the responses to one prompt would be copies
+        "draws_seed": crc32(f"{config.seed}/{number}".encode()),
         "temperature": options.learning.temperature,
         "max_running": config.actor_rollout_ref.rollout.max_num_seqs,
         "ignore_eos": options.ignore_eos,

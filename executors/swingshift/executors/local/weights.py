@@ -33,7 +33,7 @@ def digest(weights: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name in sorted(weights):
         found.update(name.encode())
-        found.update(weights[name].detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+        found.update(weights[name].detach().cpu().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
@@ -73,7 +73,9 @@ class Movable:
             }
         else:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: t.detach() for name, t in self._tensors.items()}, self._file)
+            content = {name: t.detach().contiguous() for name, t in self._tensors.items()}
+            save_file(content, self._file)
+            del content
         for tensor in self._tensors.values():
             tensor.untyped_storage().resize_(0)
         self.is_away = True

@@ -11,6 +11,7 @@ from typing import Protocol, cast
 import torch
 
 from swingshift.executors.local.channel import Message, WorkerChannel
+from swingshift.sdk.errors import UserError
 
 
 class Server(Protocol):
@@ -37,9 +38,9 @@ class Mailbox:
         """Answer a message."""
         self._send({"id": message["id"], **result})
 
-    def refuse(self, message: Message, reason: str) -> None:
+    def refuse(self, message: Message, reason: str, *, is_user_error: bool = False) -> None:
         """Answer a message with what is wrong with it."""
-        self._send({"id": message["id"], "error": reason})
+        self._send({"id": message["id"], "error": reason, "is_user_error": is_user_error})
 
     def report(self) -> None:
         """Tell what is in flight, though nobody asked."""
@@ -73,10 +74,15 @@ def _serve(channel: WorkerChannel, mailbox: Mailbox) -> None:
             try:
                 if message["verb"] == "configure":
                     server = _configure(message, mailbox)
-                elif server is not None:
+                elif server is None:
+                    raise Refusal("was not told what to be")
+                else:
                     server.handle(message)
             except Refusal as refusal:
                 mailbox.refuse(message, str(refusal))
+            except UserError as error:
+                # of its setting; later ones are of no use to whoever reads them
+                mailbox.refuse(message, str(error), is_user_error=server is None)
             except EOFError:
                 raise
             except Exception as error:

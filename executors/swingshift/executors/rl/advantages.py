@@ -43,30 +43,37 @@ def group_advantages(
 
 
 def generalized_advantages(
-    reward: float, values: Sequence[float], *, gamma: float, gae_lambda: float
+    reward: float,
+    values: Sequence[float],
+    trainable: Sequence[bool],
+    *,
+    gamma: float,
+    gae_lambda: float,
 ) -> tuple[Floats, Floats]:
     """Return the advantage of each token of one response, and the returns a critic learns.
 
+    Observed tokens are no action: each drawn token is followed by the next drawn one.
+
     Args:
-        reward: Of the whole response, given with its last token.
-        values: What the critic expects before each token; at least one.
-        gamma: Discount per token.
+        reward: Of the whole response, given with the last token that was drawn.
+        values: What the critic expects before each token.
+        trainable: For each token, whether the model drew it.
+        gamma: Discount per drawn token.
         gae_lambda: Weight of longer returns.
 
     Returns:
-        Advantages and returns, one of each per token.
+        Advantages and returns, one of each per token; 0 for observed tokens.
 
     Source: J. Schulman et al., "High-dimensional continuous control using generalized advantage
     estimation", 2016, equation 16.
     """
-    expected = np.asarray(values, dtype=np.float64)
-    following = np.append(expected[1:], 0.0)
-    rewards = np.zeros_like(expected)
-    rewards[-1] = reward
-    surprise = rewards + gamma * following - expected
-    advantages = np.empty_like(expected)
-    later = 0.0
-    for token in range(len(expected) - 1, -1, -1):
-        later = float(surprise[token]) + gamma * gae_lambda * later
-        advantages[token] = later
-    return advantages, advantages + expected
+    drawn = np.flatnonzero(trainable)
+    expected = np.asarray(values, dtype=np.float64)[drawn]
+    advantages, returns = np.zeros(len(values)), np.zeros(len(values))
+    # what is given with a token, and what is expected after it
+    ahead, later = reward, 0.0
+    for token, value in zip(drawn[::-1], expected[::-1], strict=True):
+        later = ahead - value + gamma * gae_lambda * later
+        advantages[token], returns[token] = later, later + value
+        ahead = gamma * value
+    return advantages, returns

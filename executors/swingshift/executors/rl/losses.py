@@ -18,22 +18,27 @@ def token_log_probs(logits: Tensor, tokens: Tensor, temperature: float) -> tuple
 
     Args:
         logits: Before each token, batch x tokens x vocabulary.
-        tokens: The tokens.
-        temperature: With which they were sampled.
+        tokens: Token ids.
+        temperature: With which they were sampled, above 0.
+
+    Returns:
+        Log-probabilities with a gradient, and entropies in nats without one.
     """
     log_probs = (logits.float() / temperature).log_softmax(-1)
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    with torch.no_grad():
+        # without a gradient, because nothing of the size of the logits is kept for it then
+        entropy = torch.special.entr(log_probs.exp()).sum(-1)
     return log_probs.gather(-1, tokens[..., None])[..., 0], entropy
 
 
 @attrs.frozen(kw_only=True)
 class PolicyLoss:
-    """A sum over tokens, to be divided by the tokens of the whole mini-batch.
+    """Sums over tokens, to be divided by the tokens of the whole mini-batch.
 
     Attributes:
         loss: What is minimised.
-        clipped: Tokens whose ratio was clipped.
-        divergence: Sum of the estimated divergence from the policy that generated.
+        clipped: Tokens whose ratio was clipped, so that they have no gradient.
+        divergence: Estimated divergence of the policy that generated from the one in training.
     """
 
     loss: Tensor
@@ -69,16 +74,17 @@ def clipped_policy_loss(
     gain = torch.minimum(ratio * advantages, limited * advantages)
     with torch.no_grad():
         is_clipped = (limited * advantages < ratio * advantages) & (mask > 0)
-        divergence = (k3_divergence(log_probs, behaviour) * mask).sum()
+        # the tokens were drawn from the policy that generated, so it comes first
+        divergence = (k3_divergence(behaviour, log_probs) * mask).sum()
     return PolicyLoss(loss=-(gain * mask).sum(), clipped=is_clipped.sum(), divergence=divergence)
 
 
 def k3_divergence(log_probs: Tensor, reference: Tensor) -> Tensor:
-    """Return an estimate of the divergence from a reference, per token, never below 0.
+    """Return an estimate of a policy's divergence from a reference, per token, never below 0.
 
     Args:
-        log_probs: Under the weights in training.
-        reference: Under those of the reference.
+        log_probs: Under the policy, which the tokens were drawn from.
+        reference: Under the reference.
 
     Source: J. Schulman, "Approximating KL divergence", 2020, estimator k3.
     """

@@ -149,6 +149,10 @@ class LearningOptions:
         clip_low: How far below 1 the probability ratio of a token counts.
         clip_high: How far above 1 it counts.
         temperature: Of sampling, and of the log-probabilities that are trained.
+        old_log_prob: Score each batch under the weights before its update as well, to see how far
+            they are from what the rollout engine reported (timing key ``old_log_prob``, metric
+            ``actor/rollout_log_prob_difference``). The clipped ratio is to the rollout engine's
+            either way.
         kl_coefficient: Weight of the divergence from the initial model; above 0 a frozen copy of it
             scores each batch (timing key ``ref``).
         critic: Train a critic for the advantages in place of the comparison within a sample
@@ -170,6 +174,7 @@ class LearningOptions:
     clip_low: float = _number(0.2, _SHARE)
     clip_high: float = _number(0.2, _NOT_NEGATIVE)
     temperature: float = _number(1.0, _POSITIVE)
+    old_log_prob: bool = attrs.field(default=False, validator=boolean())
     kl_coefficient: float = _number(0.0, _NOT_NEGATIVE)
     critic: bool = attrs.field(default=False, validator=boolean())
     critic_learning_rate: float = _number(1e-5, _POSITIVE)

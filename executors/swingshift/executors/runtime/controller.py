@@ -94,7 +94,9 @@ class DynamicResourceController:
             sync_s=config.sync_deadline_s,
         )
         self._lending = Lending(executor, fleet, recorder, self._steps, restarts)
-        self._rebalancing = Rebalancing(executor, balancer, recorder, self._steps)
+        self._rebalancing = Rebalancing(
+            executor, balancer, recorder, self._steps, incoming=workload.incoming_requests
+        )
         self._syncing = Syncing(
             executor, fleet, balancer, self._steps, partial_rollout=partial_rollout
         )
@@ -327,7 +329,7 @@ class DynamicResourceController:
         self._is_drained = True
         try:
             async with self._deadlines.step(
-                f"drain before {before}", self._config.request_deadline_s
+                f"drain before {before}", self._config.drain_deadline_s
             ):
                 await self._workload.drain()
         except DeadlineExpiredError as error:

@@ -9,6 +9,10 @@ from contextlib import asynccontextmanager
 from swingshift.sdk.errors import SwingshiftError
 
 
+class AdapterFaultError(SwingshiftError):
+    """A call of the executor raised what its contract does not name: the run cannot go on."""
+
+
 class DeadlineExpiredError(SwingshiftError):
     """A step did not end in its time."""
 
@@ -60,6 +64,24 @@ class Deadlines:
             if not timeout.expired():
                 raise
             raise self.expired(what, seconds) from error
+
+    @asynccontextmanager
+    async def call(self, what: str, seconds: float) -> AsyncIterator[None]:
+        """Bound a call of the executor, as `step` does.
+
+        Raises:
+            ExecutorError: The call failed in a way that its contract names.
+            AdapterFaultError: It raised anything else; the cause is kept.
+            DeadlineExpiredError: It expired and the caller recovers.
+            UnexpectedDeadlineError: It expired and nothing should have made it.
+        """
+        try:
+            async with self.step(what, seconds):
+                yield
+        except SwingshiftError:
+            raise
+        except Exception as error:
+            raise AdapterFaultError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 class Watchdog:

@@ -2,13 +2,13 @@
 
 The loop calls it at two places: `EmbeddedController.before_fit_step` before it trains, and
 `EmbeddedController.at_weight_sync` when it has new weights. Between the two the trainer's GPUs
-belong to the loop. Requests are routed with `EmbeddedController.balancer`: acquire a lease,
-generate on the replica it names, release it; an attempt that ends aborted acquires again and goes
-on.
+belong to the loop. Its requests go through `EmbeddedController.generate`, an attempt each; one that
+ends aborted is tried again and goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
@@ -20,6 +20,8 @@ from swingshift.executors.runtime.controller import DynamicResourceController
 from swingshift.executors.runtime.deadlines import Deadlines
 from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.harvest import LentWait
+from swingshift.executors.runtime.health import Health
+from swingshift.executors.runtime.lifespan import start_executor, stop_executor
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.message_queue import WaitOutcome
 from swingshift.executors.runtime.recorder import Recorder
@@ -28,8 +30,14 @@ from swingshift.executors.runtime.switchboard import build_switchboard
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.context import DynamicScheduleContext
 from swingshift.sdk.errors import CallOrderError
-from swingshift.sdk.events import EventSink, StalenessReset
-from swingshift.sdk.executor import Executor, Inventory
+from swingshift.sdk.events import EventSink, RequestReturned, StalenessReset
+from swingshift.sdk.executor import (
+    Executor,
+    Generation,
+    GenerationRequest,
+    Inventory,
+    ReplicaLostError,
+)
 from swingshift.sdk.guard import GuardedPolicy
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 
@@ -112,6 +120,10 @@ class _Observed:
     def ended(self) -> WaitOutcome | None:
         return self._side.counts().ended
 
+    def incoming_requests(self) -> int:
+        # a foreign loop has no window that opens with a sync: it submits when it likes
+        return 0
+
     async def changed(self) -> None:
         await self._changes.wait()
 
@@ -128,7 +140,7 @@ class EmbeddedController:
     ``async with EmbeddedController(...) as controller:`` starts the executor and stops it.
 
     Attributes:
-        balancer: Routing for the loop's requests.
+        balancer: Routing, for a loop that wants more of it than `generate` gives.
         inventory: What the executor brought up; None before the start.
     """
 
@@ -159,6 +171,7 @@ class EmbeddedController:
         self._policy = policy
         self._strict_policy = strict_policy
         self._on_error = on_error or _ignore
+        self._deadlines = Deadlines(expiry_is_fault=executor.capabilities.virtual_time)
         self._recorder = Recorder()
         for sink in event_sinks:
             self._recorder.subscribe(sink)
@@ -182,11 +195,16 @@ class EmbeddedController:
         await self.stop()
 
     async def start(self) -> Inventory:
-        """Start the executor; called once, first."""
-        config, executor = self._config, self._executor
-        inventory = self.inventory = await executor.start()
-        deadlines = Deadlines(expiry_is_fault=executor.capabilities.virtual_time)
+        """Start the executor; called once, first.
+
+        Raises:
+            ExecutorError: It failed.
+            DeadlineExpiredError: It did not end in time.
+        """
+        config, executor, deadlines = self._config, self._executor, self._deadlines
+        inventory = self.inventory = await start_executor(executor, deadlines, config.runtime)
         fleet = Fleet(inventory, self.balancer, self._recorder, self._changes)
+        self._recorder.subscribe(Health(self.balancer.epoch, fleet.lose), RequestReturned)
         self._workload.fleet = fleet
         switchboard = build_switchboard(
             config,
@@ -205,10 +223,15 @@ class EmbeddedController:
         return inventory
 
     async def stop(self) -> None:
-        """Stop the executor; called once, last, whatever happened before."""
+        """Stop the executor; called once, last, whatever happened before.
+
+        An executor that does not stop, or not in time, is logged.
+        """
         async with AsyncExitStack() as ending:
             # from the last to the first, the others also where one is cancelled
-            ending.push_async_callback(self._executor.stop)
+            ending.push_async_callback(
+                stop_executor, self._executor, self._deadlines, self._config.runtime
+            )
             if self._recovery is not None:
                 ending.push_async_callback(self._recovery.stop)
             ending.push_async_callback(self._turn.aclose)
@@ -216,6 +239,39 @@ class EmbeddedController:
     def notify(self) -> None:
         """Say that the loop's counts changed: a sample buffered or given up, or the data ended."""
         self._changes.notify()
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Make one attempt at a response on the replica that has most room; wait while none serves.
+
+        A replica that is gone, or fails at several attempts in a row, is taken out of routing and
+        restarted. The caller owns the deadline.
+
+        Args:
+            request: What to generate; after an attempt that was aborted, with what it had.
+
+        Returns:
+            How the attempt ended. With ``FinishReason.ABORT`` it is to be made again.
+
+        Raises:
+            ReplicaLostError: The replica is gone; begin again at the prompt.
+            ExecutorError: The attempt failed; likewise.
+        """
+        name = request.request_id
+        lease = await self.balancer.acquire(name)
+        reason, tokens = "failed", 0
+        try:
+            answer = await self._executor.generate(lease.replica, request)
+            reason, tokens = answer.finish_reason.value, answer.new_tokens
+            return answer
+        except asyncio.CancelledError:
+            reason = "cancelled"
+            raise
+        except ReplicaLostError:
+            reason = "lost"
+            raise
+        finally:
+            self.balancer.release(lease)
+            self._recorder.emit(RequestReturned(name, lease.replica, lease.epoch, reason, tokens))
 
     async def before_fit_step(self, global_steps: int) -> LentWait:
         """Wait as the policy says and take lent GPUs back; afterwards they belong to training.
@@ -228,6 +284,7 @@ class EmbeddedController:
 
         Raises:
             MemoryWithheldError: The memory did not come back; do not train.
+            AdapterFaultError: The executor raised what its contract does not name.
         """
         controller = self._started()
         await self._turn.aclose()
@@ -238,13 +295,16 @@ class EmbeddedController:
     async def at_weight_sync(self, version: int) -> None:
         """Send the new weights, lend GPUs if the policy says so, and let it learn.
 
-        Called with 0 before the first fit step, then after the last fit step of each cycle.
+        Called with 0 before the first fit step, then after the last fit step of each cycle. After
+        a call that was cancelled, only the same call may follow: until it ends, replicas may be
+        paused and of different versions.
 
         Args:
             version: The parameter version to send.
 
         Raises:
             MemoryWithheldError: An activation failed and the memory did not come back.
+            AdapterFaultError: The executor raised what its contract does not name.
         """
         controller = self._started()
         await self._turn.aclose()

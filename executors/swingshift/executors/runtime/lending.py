@@ -194,13 +194,15 @@ class Lending:
 
     async def _prove_memory(self) -> None:
         """End every replica that was lent and is not ASLEEP, and measure its GPUs afterwards."""
-        for name in self._lent:
-            if self._fleet.status(name).state is ReplicaState.ASLEEP:
-                continue
-            free = await self._steps.fence(name, "its memory did not come back")
-            self._recorder.emit(MemoryMeasured(free, self._required_bytes))
-            short = self._short_of_memory(name, free)
-            if short:
+        awake = [
+            name for name in self._lent if self._fleet.status(name).state is not ReplicaState.ASLEEP
+        ]
+        if not awake:
+            return
+        free = await self._steps.fence(dict.fromkeys(awake, "its memory did not come back"))
+        self._recorder.emit(MemoryMeasured(free, self._required_bytes))
+        for name in awake:
+            if short := self._short_of_memory(name, free):
                 raise MemoryWithheldError(short)
 
     def _short_of_memory(self, replica: str, free: Mapping[str, int]) -> str:

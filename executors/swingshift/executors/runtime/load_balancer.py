@@ -185,8 +185,8 @@ class LoadBalancer:
         again.
 
         Args:
-            incoming: New requests that are about to come: they go where room is, so nobody has to
-                move there.
+            incoming: New requests that come next; they go where room is, and nobody has to move
+                there.
         """
         if not self._entries:
             return {}

@@ -121,6 +121,10 @@ class CycleObservations:
             return WaitOutcome.FAILED
         return WaitOutcome.EXHAUSTED if self._queue.ended else None
 
+    def incoming_requests(self) -> int:
+        """Return how many requests begin as soon as the window of a new version opens."""
+        return self._rollouter.upcoming * self._config.actor_rollout_ref.rollout.n
+
     async def changed(self) -> None:
         """Return after the next event that can change an answer."""
         await self._changes.wait()

@@ -8,10 +8,11 @@ computing. A restart runs by itself for each replica that died, a bounded number
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.controller import DynamicResourceController
+from swingshift.executors.runtime.deadlines import AdapterFaultError
 from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.restarts import Restarts
 from swingshift.sdk.executor import CapacityChange, CapacityEvent, Executor, ReplicaKind
@@ -76,8 +77,22 @@ class Recovery:
             self._on_error(error)
 
     async def _listen(self) -> None:
-        async for event in self._executor.events():
+        events = self._executor.events()
+        while (event := await self._next(events)) is not None:
             self._book(event)
+
+    @staticmethod
+    async def _next(events: AsyncIterator[CapacityEvent]) -> CapacityEvent | None:
+        """Return the next event, None after the last.
+
+        Raises:
+            AdapterFaultError: The stream broke.
+        """
+        try:
+            return await anext(events, None)
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            raise AdapterFaultError(f"the executor's events ended with {words}") from error
 
     def _book(self, event: CapacityEvent) -> None:
         subject = event.subject

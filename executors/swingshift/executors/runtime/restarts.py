@@ -142,7 +142,7 @@ class Restarts:
 
     async def _try_once(self, replica: str) -> bool:
         try:
-            async with self._deadlines.step(f"restart of {replica}", self._deadline_s):
+            async with self._deadlines.call(f"restart of {replica}", self._deadline_s):
                 # fenced first: nobody knows what a replica that was lost still holds or does
                 await self._executor.kill([replica])
                 await self._executor.restart([replica])

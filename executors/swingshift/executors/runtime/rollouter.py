@@ -122,6 +122,15 @@ class Rollouter:
         submittable = min(self._total - self._next, max(0, self._budget - self._staleness_samples))
         return min(self._queue.capacity, len(self._queue) + len(self._active) + submittable)
 
+    @property
+    def upcoming(self) -> int:
+        """Samples that `reset_staleness` would submit at this moment."""
+        if self._held or self._is_over:
+            return 0
+        active = len(self._active)
+        budget = self._max_required - active - len(self._queue)
+        return max(0, min(budget, self._capacity - active, self._total - self._next))
+
     def set_servers(self, servers: int) -> None:
         """Set the concurrency cap from the number of serving replicas.
 
@@ -239,13 +248,13 @@ class Rollouter:
         bound = max(self._max_required, LEAST_GIVE_UPS_IN_A_ROW)
         if self._given_up_in_a_row >= bound and not self._is_over:
             self._is_over = True
-            text = f"{self._given_up_in_a_row} samples in a row were given up; last: {reason}"
-            self._queue.fail(text)
+            row = f"{self._given_up_in_a_row} samples in a row were given up"
+            self._queue.fail(f"rollout failed: {row}; last: {reason}")
 
     def _fail(self, index: int, reason: str, error: BaseException) -> None:
         self._is_over = True
         self._give_up(index, reason)
-        self._queue.fail(f"sample {index}: {reason}", error)
+        self._queue.fail(f"rollout failed: sample {index}: {reason}", error)
 
     async def _generate(self, index: int) -> Sample:
         prompt = self._task.prompt(index)

@@ -15,10 +15,15 @@ from swingshift.executors.runtime.before_stop import BeforeStop, await_before_st
 from swingshift.executors.runtime.changes import Changes
 from swingshift.executors.runtime.checkpoint import CheckpointHook, RunState
 from swingshift.executors.runtime.client import GenerationClient
-from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
+from swingshift.executors.runtime.deadlines import (
+    AdapterFaultError,
+    DeadlineExpiredError,
+    Deadlines,
+)
 from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.health import Health
 from swingshift.executors.runtime.lending import MemoryWithheldError
+from swingshift.executors.runtime.lifespan import start_executor, stop_executor
 from swingshift.executors.runtime.load_balancer import LoadBalancer
 from swingshift.executors.runtime.measurement import Measurement
 from swingshift.executors.runtime.message_queue import MessageQueue
@@ -32,7 +37,7 @@ from swingshift.executors.runtime.trainer import RunFailedError, Trainer
 from swingshift.executors.runtime.validation import Validation
 from swingshift.sdk.config import RunConfig
 from swingshift.sdk.decision import Decision
-from swingshift.sdk.errors import ConfigError
+from swingshift.sdk.errors import ConfigError, SwingshiftError
 from swingshift.sdk.events import (
     CycleEnded,
     Event,
@@ -49,7 +54,13 @@ from swingshift.sdk.metrics import GpuState
 from swingshift.sdk.policy import DynamicSchedulePolicyBase, Rebalance
 
 _log = logging.getLogger(__name__)
-_FAILURES = (RunFailedError, MemoryWithheldError, ExecutorError, DeadlineExpiredError)
+_FAILURES = (
+    RunFailedError,
+    MemoryWithheldError,
+    ExecutorError,
+    DeadlineExpiredError,
+    AdapterFaultError,
+)
 
 
 class RunOutcome(enum.StrEnum):
@@ -181,24 +192,26 @@ class TrainingRun:
         """Train until the data is exhausted or the run fails, and release the executor.
 
         Raises:
+            ExecutorError: The executor did not start.
+            DeadlineExpiredError: It did not start in time.
             UnexpectedDeadlineError: On modelled time a deadline expired where no fault was
                 injected.
             PolicyError: The policy failed and ``strict_policy`` is set.
         """
+        executor, limits = self._executor, self._config.runtime
+        deadlines = Deadlines(expiry_is_fault=executor.capabilities.virtual_time)
         try:
-            inventory = await self._executor.start()
+            inventory = await start_executor(executor, deadlines, limits)
             try:
-                return await self._drive(inventory)
+                return await self._drive(inventory, deadlines)
             finally:
                 if self._before_stop is not None:
-                    await await_before_stop(
-                        self._before_stop, self._executor, inventory, run=self._name
-                    )
+                    await await_before_stop(self._before_stop, executor, inventory, run=self._name)
         finally:
-            await self._executor.stop()
+            await stop_executor(executor, deadlines, limits)
 
-    async def _drive(self, inventory: Inventory) -> RunReport:
-        parts = self._wire(inventory)
+    async def _drive(self, inventory: Inventory, deadlines: Deadlines) -> RunReport:
+        parts = self._wire(inventory, deadlines)
         trainer, rollouter = parts.trainer, parts.rollouter
         outcome, reason = RunOutcome.EXHAUSTED, ""
         parts.recovery.start()
@@ -242,7 +255,7 @@ class TrainingRun:
             RunEnded(outcome.value, reason, trained, unused, parts.rollouter.given_up)
         )
 
-    def _wire(self, inventory: Inventory) -> _Parts:
+    def _wire(self, inventory: Inventory, deadlines: Deadlines) -> _Parts:
         config, executor = self._config, self._executor
         rates, measurement, cycles = RolloutRates(), Measurement(), _Cycles(self._metric_sinks)
         recorder = Recorder()
@@ -252,7 +265,6 @@ class TrainingRun:
         for sink in self._event_sinks:
             recorder.subscribe(sink)
         recorder.emit(self._started(inventory))
-        deadlines = Deadlines(expiry_is_fault=executor.capabilities.virtual_time)
         changes, balancer = Changes(), LoadBalancer()
         fleet = Fleet(inventory, balancer, recorder, changes)
         recorder.subscribe(Health(balancer.epoch, fleet.lose), RequestReturned)
@@ -295,7 +307,7 @@ class TrainingRun:
             recorder,
             changes,
             deadlines,
-            on_error=lambda error: queue.fail(f"recovery: {error}", error),
+            on_error=lambda error: queue.fail(_recovery_failed(error), error),
         )
         controller, recovery = switchboard.controller, switchboard.recovery
         validation = Validation(
@@ -399,6 +411,11 @@ class TrainingRun:
             config.actor_rollout_ref.rollout.n,
             self._total_samples,
         )
+
+
+def _recovery_failed(error: BaseException) -> str:
+    words = str(error) if isinstance(error, SwingshiftError) else repr(error)
+    return f"the recovery of lost capacity failed: {words}"
 
 
 def _decided(decision: Decision) -> PolicyDecided:

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
 from swingshift.executors.runtime.fleet import Fleet
+from swingshift.executors.runtime.gathering import gather_or_cancel
 from swingshift.executors.runtime.recorder import Recorder
 from swingshift.sdk.events import Advisory, SwitchStep, WeightsSynced
 from swingshift.sdk.executor import (
@@ -96,13 +98,16 @@ class Steps:
             return_exceptions=True,
         )
         survivors: list[str] = []
+        failed: dict[str, str] = {}
         for replica, outcome in zip(replicas, outcomes, strict=True):
             if outcome is None:
                 survivors.append(replica)
             elif not isinstance(outcome, RECOVERABLE):
                 raise outcome
-            elif fence:
-                await self.fence(replica, f"{switch}: {step}: {outcome}")
+            else:
+                failed[replica] = f"{switch}: {step}: {outcome}"
+        if fence:
+            await self.fence(failed)
         return self._unharmed(survivors, deaths)
 
     async def sync(self, version: int, group: str, replicas: Sequence[str]) -> tuple[str, ...]:
@@ -116,7 +121,7 @@ class Steps:
         started_s = asyncio.get_running_loop().time()
         deaths = {name: self._fleet.deaths(name) for name in replicas}
         try:
-            async with self._deadlines.step(f"weight sync of {', '.join(replicas)}", self._sync_s):
+            async with self._deadlines.call(f"weight sync of {', '.join(replicas)}", self._sync_s):
                 outcomes = await self._executor.sync_weights(version, replicas)
         except asyncio.CancelledError:
             # what the call left behind is not known; a restart kills before it goes on
@@ -130,9 +135,8 @@ class Steps:
         synced = tuple(name for name in alive if outcomes.get(name) is SyncOutcome.SYNCED)
         for name in synced:
             self._fleet.move(name, ReplicaEvent.SYNC, version=version)
-        for name in alive:
-            if name not in synced:
-                await self.fence(name, f"weight sync {version} left its weights indeterminate")
+        reason = f"weight sync {version} left its weights indeterminate"
+        await self.fence({name: reason for name in alive if name not in synced})
         self._recorder.emit(
             WeightsSynced(
                 version,
@@ -162,24 +166,31 @@ class Steps:
             and self._fleet.deaths(name) == deaths[name]
         )
 
-    async def fence(self, replica: str, reason: str) -> Mapping[str, int]:
-        """Book a replica whose state is not known DEAD, report why, and kill it.
+    async def fence(self, reasons: Mapping[str, str]) -> Mapping[str, int]:
+        """Book replicas whose state is not known DEAD, report why, and kill them concurrently.
 
-        Routing forgets it first, so that requests that die with it do not come back to it.
+        Routing forgets them first, so that requests that die with one do not come back to it.
         Idempotent: a replica that is DEAD is killed and measured again. One that is being restarted
         is left to that: a second kill would come too late and end the new one.
 
+        Args:
+            reasons: Why, for each replica.
+
         Returns:
-            Free bytes per GPU of the replica, measured after its end; empty if the kill failed, and
-            for one that is being restarted.
+            Free bytes per GPU of the replicas, measured after their end. What could not be killed
+            is missing, and so is what is being restarted.
         """
-        if self._fleet.status(replica).state is not ReplicaState.DEAD:
-            self._recorder.emit(Advisory(f"replica {replica} was taken out: {reason}"))
-            self._fleet.move(replica, ReplicaEvent.LOSE)
-        if self._fleet.is_expected(replica):
-            return {}
+        for replica, reason in reasons.items():
+            if self._fleet.status(replica).state is not ReplicaState.DEAD:
+                self._recorder.emit(Advisory(f"replica {replica} was taken out: {reason}"))
+                self._fleet.move(replica, ReplicaEvent.LOSE)
+        doomed = [self._kill(name) for name in reasons if not self._fleet.is_expected(name)]
+        measured = await gather_or_cancel(asyncio.get_running_loop(), doomed)
+        return dict(chain.from_iterable(free.items() for free in measured))
+
+    async def _kill(self, replica: str) -> Mapping[str, int]:
         try:
-            async with self._deadlines.step(f"kill of {replica}", self._step_s):
+            async with self._deadlines.call(f"kill of {replica}", self._step_s):
                 return await self._executor.kill([replica])
         except RECOVERABLE as error:
             self._recorder.emit(Advisory(f"replica {replica} could not be killed: {error}"))
@@ -202,7 +213,7 @@ class Steps:
         started_s = asyncio.get_running_loop().time()
         outcome = "cancelled"
         try:
-            async with self._deadlines.step(f"{switch}: {step}", self._step_s):
+            async with self._deadlines.call(f"{switch}: {step}", self._step_s):
                 await action()
             outcome = "done"
         except Exception as error:

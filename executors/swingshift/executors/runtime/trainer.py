@@ -158,46 +158,51 @@ class Trainer:
         return _Collection(samples, wait_s)
 
     async def _are_available(self, required: int) -> bool:
-        """Return True once so many samples are buffered, False when the data ended below."""
+        """Return True once so many samples are buffered, False when the data ended below.
+
+        One deadline holds for all of it, whatever is lent in between.
+        """
+        until_s = asyncio.get_running_loop().time() + self._config.runtime.wait_deadline_s
         for lends in range(_MID_CYCLE_LENDS + 1):
             self._rollouter.grow_budget_for(required)
-            reached = await self._wait_for(required)
+            reached = await self._wait_for(required, until_s)
             if reached is not None:
                 return reached
             if lends < _MID_CYCLE_LENDS:
-                await self._lend_mid_cycle(required)
+                await self._lend_mid_cycle(required, until_s)
         raise RunFailedError(f"no replica serves, after lending {_MID_CYCLE_LENDS} times")
 
     def _is_stranded(self) -> bool:
         return not self._fleet.serving() and not self._fleet.has_prospects
 
-    async def _wait_for(self, required: int) -> bool | None:
+    async def _wait_for(self, required: int, until_s: float) -> bool | None:
         """Return whether so many samples came before the data ended; None if nobody makes any."""
-        deadline_s = self._config.runtime.wait_deadline_s
-        outcome = await self._queue.wait_for(required, deadline_s, unless=self._is_stranded)
+        left_s = until_s - asyncio.get_running_loop().time()
+        outcome = await self._queue.wait_for(required, left_s, unless=self._is_stranded)
         if outcome is WaitOutcome.FAILED:
             if self._queue.failure is None:
                 return None
             if isinstance(self._queue.error, UnexpectedDeadlineError):
                 raise self._queue.error
-            raise RunFailedError(f"rollout failed: {self._queue.failure}") from self._queue.error
+            raise RunFailedError(self._queue.failure) from self._queue.error
         if outcome is WaitOutcome.DEADLINE:
+            deadline_s = self._config.runtime.wait_deadline_s
             raise RunFailedError(
                 str(self._deadlines.expired(f"the wait for {required} samples", deadline_s))
             )
         return outcome is WaitOutcome.REACHED
 
-    async def _lend_mid_cycle(self, required: int) -> None:
+    async def _lend_mid_cycle(self, required: int, until_s: float) -> None:
         """Keep a run alive that has no serving replica left and too few samples to go on."""
         if not self._controller.can_lend or not await self._controller.activate(self._version):
             raise RunFailedError("no replica serves and none can be lent")
-        await self._wait_for(min(required, self._rollouter.attainable))
+        await self._wait_for(min(required, self._rollouter.attainable), until_s)
         await self._controller.deactivate()
 
     async def _fit(self, samples: tuple[Sample, ...]) -> dict[str, float]:
         batch = FitBatch(batch_id=self._global_step, samples=samples)
         fit_s = self._config.runtime.fit_deadline_s
-        async with self._controller.training(), self._deadlines.step("fit step", fit_s):
+        async with self._controller.training(), self._deadlines.call("fit step", fit_s):
             result = await self._executor.fit_step(batch)
         self._trained += len(samples)
         self._global_step += 1
@@ -225,7 +230,7 @@ class Trainer:
         handles = [episode.handle for sample in batch.samples for episode in sample.episodes]
         handles += self._take_dropped()
         try:
-            async with self._deadlines.step("discard", self._config.runtime.switch_step_deadline_s):
+            async with self._deadlines.call("discard", self._config.runtime.switch_step_deadline_s):
                 await self._executor.discard(handles)
         except RECOVERABLE as error:
             text = f"payloads of batch {batch.batch_id} were not freed: {error}"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from swingshift.executors.rl.task import EpisodeRequest, EpisodeRunner, Task
 from swingshift.executors.runtime.client import RequestFailedError
 from swingshift.executors.runtime.controller import DynamicResourceController
-from swingshift.executors.runtime.deadlines import DeadlineExpiredError, Deadlines
+from swingshift.executors.runtime.deadlines import (
+    DeadlineExpiredError,
+    Deadlines,
+    UnexpectedDeadlineError,
+)
 from swingshift.executors.runtime.fleet import Fleet
 from swingshift.executors.runtime.gathering import gather_or_cancel
 from swingshift.executors.runtime.recorder import Recorder
@@ -17,6 +22,8 @@ from swingshift.executors.runtime.rollouter import Rollouter
 from swingshift.sdk.events import Advisory, ValidationEnded, ValidationStarted
 from swingshift.sdk.executor import Prompt
 from swingshift.sdk.metrics import GpuState
+
+_log = logging.getLogger(__name__)
 
 
 class Validation:
@@ -70,20 +77,25 @@ class Validation:
     async def after_sync(self, version: int) -> None:
         """Validate if it is due; called once after each cycle, before the next one's first step.
 
-        A validation that fails or does not end is reported and never ends the run.
+        A validation that fails or does not end is reported and does not end the run.
+
+        Raises:
+            MemoryWithheldError: GPUs were lent for it and their memory did not come back.
         """
         if self._every <= 0 or version % self._every:
             return
         begun_s = asyncio.get_running_loop().time()
         self._rollouter.hold()
-        async with self._lent(version):
-            rewards = await self._validate(version)
-        elapsed_s = asyncio.get_running_loop().time() - begun_s
-        mean = sum(rewards) / len(rewards) if rewards else None
-        self._recorder.emit(
-            ValidationEnded(version, len(rewards), len(self._prompts), mean, elapsed_s)
-        )
-        self._rollouter.resume_submission()
+        try:
+            async with self._lent(version):
+                rewards = await self._validate(version)
+            elapsed_s = asyncio.get_running_loop().time() - begun_s
+            mean = sum(rewards) / len(rewards) if rewards else None
+            self._recorder.emit(
+                ValidationEnded(version, len(rewards), len(self._prompts), mean, elapsed_s)
+            )
+        finally:
+            self._rollouter.resume_submission()
 
     @asynccontextmanager
     async def _lent(self, version: int) -> AsyncIterator[None]:
@@ -117,8 +129,15 @@ class Validation:
         request = EpisodeRequest(f"validation/{version}/{number}", prompt, 0)
         try:
             episode = await self._run_episode(self._task, request)
+            (reward,) = await self._task.score(prompt, (episode,))
+        except UnexpectedDeadlineError:
+            raise
         except RequestFailedError as error:
             self._recorder.emit(Advisory(f"validation prompt {number} has no answer: {error}"))
             return None
-        (reward,) = await self._task.score(prompt, (episode,))
+        except Exception as error:  # whatever the task's own code raises
+            words = f"{type(error).__name__}: {error}"
+            self._recorder.emit(Advisory(f"validation prompt {number} has no reward: {words}"))
+            _log.warning("validation prompt %d has no reward", number, exc_info=error)
+            return None
         return reward

@@ -30,6 +30,10 @@ class Workload(Protocol):
         """Return EXHAUSTED or FAILED when no sample will come any more, else None."""
         ...
 
+    def incoming_requests(self) -> int:
+        """Return how many requests begin as soon as the window of a new version opens."""
+        ...
+
     async def changed(self) -> None:
         """Return after the next event that can change any of the answers above."""
         ...

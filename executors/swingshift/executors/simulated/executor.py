@@ -245,9 +245,8 @@ class SimulatedExecutor(Executor):
         timing_s = {key: value * factor for key, value in seconds.items()}
         await asyncio.sleep(sum(timing_s.values()))
         self._expect_trainer_ready()
-        # only the latest can come again: the control plane trains in order
-        self._fitted = {batch.batch_id: FitResult(timing_s=timing_s)}
-        return self._fitted[batch.batch_id]
+        result = self._fitted[batch.batch_id] = FitResult(timing_s=timing_s)
+        return result
 
     async def discard(self, handles: Sequence[str]) -> None:
         """Do nothing: there are no payloads."""

@@ -26,8 +26,14 @@ class FaultKind(enum.StrEnum):
     """It does its work in time and answers later."""
     DIE = "die"
     """A replica dies meanwhile: the one named, else the first of the call."""
+    ZOMBIE = "zombie"
+    """It takes longer, and goes on after it was cancelled; the end of a replica that it is for ends
+    it (calls that take memory of a replica's GPUs or change its weights alone)."""
     SHORT_MEMORY = "short_memory"
     """It does its work and reports no free memory (``sleep`` and ``kill`` alone)."""
+    FALSE_MEMORY = "false_memory"
+    """It does nothing and reports the memory free that training needs; a reload onto it fails
+    (``sleep`` and ``kill`` alone)."""
     PARTIAL = "partial"
     """It does its work but for one replica, which it reports failed (``sync_weights`` alone)."""
 
@@ -35,6 +41,8 @@ class FaultKind(enum.StrEnum):
 class Verb(enum.StrEnum):
     """The calls that can go wrong; a canary is the ``generate`` that comes before any traffic."""
 
+    START = "start"
+    STOP = "stop"
     GENERATE = "generate"
     CANARY = "canary"
     ABORT = "abort"
@@ -56,15 +64,20 @@ class Verb(enum.StrEnum):
     @property
     def is_of_trainer(self) -> bool:
         """Whether its calls name no replica."""
-        return self.startswith(("offload", "reload", "fit", "discard"))
+        return self.startswith(("start", "stop", "offload", "reload", "fit", "discard"))
 
     def can(self, kind: FaultKind) -> bool:
         """Return whether a kind of fault makes sense for this verb."""
-        if kind is FaultKind.SHORT_MEMORY:
+        if kind in (FaultKind.SHORT_MEMORY, FaultKind.FALSE_MEMORY):
             return self in (Verb.SLEEP, Verb.KILL)
+        if kind is FaultKind.ZOMBIE:
+            return self in _DETACHABLE
         if kind is FaultKind.PARTIAL:
             return self is Verb.SYNC_WEIGHTS
-        return kind is not FaultKind.DIE or self is not Verb.KILL
+        return kind is not FaultKind.DIE or self not in (Verb.START, Verb.STOP, Verb.KILL)
+
+
+_DETACHABLE = (Verb.WAKE_WEIGHTS, Verb.WAKE_KV_CACHE, Verb.SYNC_WEIGHTS, Verb.RESTART)
 
 
 @attrs.frozen(kw_only=True)
@@ -79,8 +92,8 @@ class Fault:
         times: How many calls in a row it strikes.
         replica: Strike only calls for this replica, None for any. Verbs of the trainer name none;
             ``die`` has to be told there who dies.
-        seconds: Extra seconds of ``slow`` and ``late``; with ``die``, seconds until the executor
-            reports the loss.
+        seconds: Extra seconds of ``slow``, ``late`` and ``zombie``; with ``die``, seconds until the
+            executor reports the loss.
 
     Raises:
         InvalidValueError: The verb cannot go wrong in this way, or it is not said who dies.
@@ -126,7 +139,7 @@ class RandomFaults:
     """Faults drawn by seed.
 
     Attributes:
-        probability: For each call of a verb other than ``generate``.
+        probability: For each call of a verb other than ``generate``, ``start`` and ``stop``.
         generate_probability: For each ``generate``, of which there are many more.
         kinds: Drawn from with equal weight, those that make sense for the verb.
         seconds: As in `Fault`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import (
@@ -40,6 +41,8 @@ from swingshift.sdk.executor import (
 )
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+_SPARED_BY_CHANCE = (Verb.START, Verb.STOP)
 
 
 class _Draw:
@@ -65,7 +68,7 @@ class _Draw:
 
     def _by_chance(self, verb: Verb, replicas: Sequence[str]) -> Fault | None:
         chance = self._plan.at_random
-        if chance is None:
+        if chance is None or verb in _SPARED_BY_CHANCE:
             return None
         is_frequent = verb is Verb.GENERATE
         probability = chance.generate_probability if is_frequent else chance.probability
@@ -101,6 +104,10 @@ class FaultyExecutor(Executor):
         self._draw = _Draw(plan)
         self._inventory = Inventory(replicas=(), trainer_gpus=())
         self._lost_gpus: set[str] = set()
+        # replicas that hold memory which was reported free
+        self._withholding: set[str] = set()
+        # calls that go on by themselves, and the replicas whose end ends them
+        self._detached: dict[asyncio.Task[object], Sequence[str]] = {}
         self._reports: asyncio.Queue[CapacityEvent | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -115,25 +122,25 @@ class FaultyExecutor(Executor):
         return self._draw.calls
 
     async def start(self) -> Inventory:
-        """Start, and let time run towards the losses.
+        """Start, unless a fault strikes, and let time run towards the losses.
 
         Raises:
             ConfigError: The plan names a replica or a GPU that there is not.
         """
-        self._inventory = await self._inner.start()
+        self._inventory = await self._call(Verb.START, (), self._inner.start)
         self._check_names()
         for loss in self._plan.losses:
             self._spawn(self._lose(loss))
         return self._inventory
 
     async def stop(self) -> None:
-        """Stop, and end the stream of events."""
-        tasks = tuple(self._tasks)
+        """End the stream of events and what goes on by itself; stop, unless a fault strikes."""
+        tasks = (*self._tasks, *self._detached)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reports.put_nowait(None)
-        await self._inner.stop()
+        await self._call(Verb.STOP, (), self._inner.stop)
 
     async def events(self) -> AsyncIterator[CapacityEvent]:
         """Report what was lost and came back."""
@@ -168,7 +175,13 @@ class FaultyExecutor(Executor):
 
     async def sleep(self, replicas: Sequence[str]) -> Mapping[str, int]:
         """Sleep, unless a fault strikes."""
-        return await self._measure(Verb.SLEEP, replicas, lambda: self._inner.sleep(replicas))
+
+        async def sleep() -> Mapping[str, int]:
+            free_bytes = await self._inner.sleep(replicas)
+            self._withholding.difference_update(replicas)
+            return free_bytes
+
+        return await self._measure(Verb.SLEEP, replicas, sleep)
 
     async def offload_training(self, part: TrainingPart) -> None:
         """Offload, unless a fault strikes."""
@@ -176,9 +189,20 @@ class FaultyExecutor(Executor):
         await self._train(verb, lambda: self._inner.offload_training(part))
 
     async def reload_training(self, part: TrainingPart) -> None:
-        """Reload, unless a fault strikes."""
+        """Reload, unless a fault strikes or memory that was reported free is not.
+
+        Raises:
+            ExecutorError: There is no room.
+        """
         verb = Verb(f"reload_{part.value}")
-        await self._train(verb, lambda: self._inner.reload_training(part))
+
+        async def reload() -> None:
+            if self._withholding:
+                holding = ", ".join(sorted(self._withholding))
+                raise ExecutorError(f"no room for {part.value}: {holding} did not let go")
+            await self._inner.reload_training(part)
+
+        await self._train(verb, reload)
 
     async def sync_weights(
         self, version: int, replicas: Sequence[str]
@@ -198,7 +222,7 @@ class FaultyExecutor(Executor):
 
     async def kill(self, replicas: Sequence[str]) -> Mapping[str, int]:
         """Kill, unless a fault strikes."""
-        return await self._measure(Verb.KILL, replicas, lambda: self._inner.kill(replicas))
+        return await self._measure(Verb.KILL, replicas, lambda: self._end(replicas))
 
     async def restart(self, replicas: Sequence[str]) -> None:
         """Restart, unless a fault strikes or a GPU is lost."""
@@ -241,6 +265,8 @@ class FaultyExecutor(Executor):
         self, verb: Verb, replicas: Sequence[str], work: Callable[[], Awaitable[Mapping[str, int]]]
     ) -> Mapping[str, int]:
         fault = self._strike(verb, replicas)
+        if fault is not None and fault.kind is FaultKind.FALSE_MEMORY:
+            return self._pretend(replicas)
         free_bytes = await self._under(fault, replicas, work)
         if fault is not None and fault.kind is FaultKind.SHORT_MEMORY:
             return dict.fromkeys(free_bytes, 0)
@@ -259,14 +285,53 @@ class FaultyExecutor(Executor):
             await asyncio.sleep(fault.seconds)
         if fault.kind is FaultKind.DIE:
             await self._die(fault, replicas)
+        if fault.kind is FaultKind.ZOMBIE:
+            return await self._detach(fault, replicas, work)
         result = await work()
         if fault.kind is FaultKind.LATE:
             await asyncio.sleep(fault.seconds)
         return result
 
+    async def _detach(
+        self, fault: Fault, replicas: Sequence[str], work: Callable[[], Awaitable[_T]]
+    ) -> _T:
+        async def outlive() -> _T:
+            await asyncio.sleep(fault.seconds)
+            return await work()
+
+        task = asyncio.get_running_loop().create_task(outlive())
+        self._detached[task] = replicas
+        task.add_done_callback(self._forget)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ReplicaLostError(f"{fault.verb.value} ended with its replica") from None
+            raise
+
+    def _forget(self, task: asyncio.Task[_T]) -> None:
+        del self._detached[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("a call that went on by itself failed: %s", error)
+
+    async def _end(self, replicas: Sequence[str]) -> Mapping[str, int]:
+        """Kill replicas, and with them what goes on by itself."""
+        for task, subjects in self._detached.items():
+            if set(subjects).intersection(replicas):
+                task.cancel()
+        self._withholding.difference_update(replicas)
+        return await self._inner.kill(replicas)
+
+    def _pretend(self, replicas: Sequence[str]) -> Mapping[str, int]:
+        """Return what training needs as free bytes of each GPU of replicas."""
+        required = {gpu.id: gpu.train_required_bytes for gpu in self._inventory.trainer_gpus}
+        gpus = [(name, gpu) for name in replicas for gpu in self._gpus(name)]
+        self._withholding.update(name for name, gpu in gpus if gpu in required)
+        return {gpu: required.get(gpu, 0) for _, gpu in gpus}
+
     async def _die(self, fault: Fault, replicas: Sequence[str]) -> None:
         victim = fault.replica or replicas[0]
-        await self._inner.kill([victim])
+        await self._end([victim])
         self._spawn(self._report(CapacityChange.REPLICA_LOST, victim, fault.seconds))
         if victim in replicas:
             raise ReplicaLostError(f"{victim} died during {fault.verb.value}, by plan")
@@ -274,13 +339,13 @@ class FaultyExecutor(Executor):
     async def _lose(self, loss: Loss) -> None:
         await asyncio.sleep(loss.at_s)
         if loss.subject not in self._inventory.gpus:
-            await self._inner.kill([loss.subject])
+            await self._end([loss.subject])
             await self._report(CapacityChange.REPLICA_LOST, loss.subject)
             if loss.back_after_s is not None:
                 await self._report(CapacityChange.REPLICA_READY, loss.subject, loss.back_after_s)
             return
         self._lost_gpus.add(loss.subject)
-        await self._inner.kill(
+        await self._end(
             [replica.id for replica in self._inventory.replicas if loss.subject in replica.gpus]
         )
         await self._report(CapacityChange.GPU_LOST, loss.subject)

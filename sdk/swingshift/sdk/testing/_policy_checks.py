@@ -65,11 +65,14 @@ class PolicyOrder(Check):
         if event.after == ControllerState.ACTIVATING:
             if not self._may_lend and self.view.routing and not self._validating:
                 self.fail("lending begins though the policy did not ask for it and replicas serve")
-            if not self._validating:
-                self._lent_by_policy, self._may_lend = self._may_lend, False
+            self._lent_by_policy = self._may_lend and not self._validating
+            self._may_lend = self._may_lend and self._validating
         elif event.before == ControllerState.HYBRID_ACTIVE and self._lent_by_policy:
             if not self._may_deactivate:
                 self.fail("GPUs go back though should_deactivate has not become true")
+            self._lent_by_policy = False
+        elif event.after != ControllerState.HYBRID_ACTIVE:
+            # rolled back: whoever lends next answers for itself
             self._lent_by_policy = False
 
     def on_batch_trained(self, event: BatchTrained) -> None:
@@ -100,6 +103,8 @@ class PolicyOrder(Check):
             self.fail(
                 f"should_deactivate at version {event.global_steps}; in use is {self.view.version}"
             )
+        # a True that nothing could be lent for does not outlive its sync
+        self._may_lend = False
         self._asked_to_deactivate = True
         self._may_deactivate = event.effective is True
 

@@ -38,7 +38,6 @@ _RELOADS = ("reload_parameters", "reload_optimizer_and_gradients")
 # else what is measured would not show what the replicas hold
 _DEACTIVATION = ("offload_parameters", "abort", "sleep", "measure", *_RELOADS)
 _TRAINER_STEPS = frozenset(step for step in _ACTIVATION if step.startswith("offload"))
-# memory that is still short is slept for and measured again
 _FIT, _SYNC, _TRAINER_STEP, _REPLICA_STEP = (
     "fit step",
     "weight sync",
@@ -53,6 +52,7 @@ _EXCLUDES = {
 }
 # beginnings are worked out from durations
 _TICK_S = 1e-6
+# memory that is still short is slept for and measured again
 _STEPS_BACK = frozenset({("measure", "sleep")})
 
 

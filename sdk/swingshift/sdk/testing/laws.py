@@ -28,8 +28,7 @@ from swingshift.sdk.testing.law import Law
 LAWS: tuple[Law, ...] = (
     Law(
         name="total",
-        promise="comes back from any valid snapshot without raising, and answers with a bool, an"
-        " int or a Rebalance",
+        promise="never raises on a valid snapshot, and answers with a bool, an int or a Rebalance",
         judge=total,
     ),
     Law(
@@ -39,7 +38,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         name="deterministic_replay",
-        promise="the same history gives the same answers, at any time, whatever other policies do",
+        promise="the same history gives the same answers, at any time of day",
         judge=deterministic_replay,
     ),
     Law(

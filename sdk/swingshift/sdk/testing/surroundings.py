@@ -20,19 +20,23 @@ _OF_SECONDS = ("localtime", "gmtime", "ctime")
 _BY_NUMBER = ("clock_gettime", "clock_gettime_ns")
 _FORMATTING = ("asctime", "strftime")
 _REAL_DATETIME = dt.datetime
+_THEN_NS = 1_000_000_000_000_000_000
+_LATER_NS = 1_700_000_000_000_000_000
+# odd, so that no digit of a reading stays as it was
+_STEP_NS = 977_251_937_113
 
 
 @attrs.define
 class _Clock:
-    now_s: float
-    step_s: float
-
-    def read_s(self) -> float:
-        self.now_s += self.step_s
-        return self.now_s
+    now_ns: int
+    step_ns: int
 
     def read_ns(self) -> int:
-        return int(self.read_s() * 1e9)
+        self.now_ns += self.step_ns
+        return self.now_ns
+
+    def read_s(self) -> float:
+        return self.read_ns() / 1e9
 
 
 class Surroundings:
@@ -62,13 +66,13 @@ class Surroundings:
     @contextmanager
     def still(self) -> Iterator[None]:
         """Stop every clock, and give global randomness one fixed seed."""
-        with self._held(_Clock(1_000_000_000.0, 0.0), 0):
+        with self._held(_Clock(_THEN_NS, 0), 0):
             yield
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
         """Let every clock show another time and run fast, and seed global randomness otherwise."""
-        with self._held(_Clock(1_700_000_000.0, 977.25), 1):
+        with self._held(_Clock(_LATER_NS, _STEP_NS), 1):
             yield
 
     @contextmanager

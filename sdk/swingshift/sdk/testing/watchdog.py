@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading  # noqa: TID251  # tells which thread this is; none is started
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import FrameType
 from typing import TypeVar
 
 _T = TypeVar("_T")
+_SDK = "swingshift.sdk."
 
 LIMIT_S = 2.0
 """Seconds of processor time that one call of a policy may take; a usual one takes microseconds.
@@ -33,15 +35,6 @@ class StuckError(KeyboardInterrupt):
 
 class _Alarm(KeyboardInterrupt):
     """The time is up."""
-
-    def __init__(self, frame: FrameType | None) -> None:
-        super().__init__()
-        self.place = ""
-        # a clock that the kit stands in for is no place of the policy's
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(__package__):
-            frame = frame.f_back
-        if frame is not None:
-            self.place = f" at line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
 
 
 @contextmanager
@@ -83,8 +76,9 @@ def within_limit(what: str, call: Callable[[], _T], limit_s: float | None = None
             _stop()
     except _Alarm as alarm:
         _stop()  # the alarm may have come before the first of the two did it
+        place = _place(alarm)
         raise StuckError(
-            f"{what} took more than {limit_s:g} s of computing and was ended{alarm.place}"
+            f"{what} took more than {limit_s:g} s of computing and was ended{place}"
         ) from None
 
 
@@ -105,8 +99,18 @@ def _stop() -> None:
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def _interrupt(_number: int, frame: FrameType | None) -> None:
-    raise _Alarm(frame)
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise _Alarm
+
+
+def _place(alarm: _Alarm) -> str:
+    """Return where a call was ended: the innermost line that is none of this kit or of its SDK."""
+    lines = [
+        f" at line {line} of {Path(frame.f_code.co_filename).name}"
+        for frame, line in traceback.walk_tb(alarm.__traceback__)
+        if not frame.f_globals.get("__name__", "").startswith(_SDK)
+    ]
+    return lines[-1] if lines else ""
 
 
 def _is_main_thread() -> bool:

@@ -30,29 +30,32 @@ async def _repeats_result(stage: Stage) -> None:
 
 @FIT.promise("a batch is trained once, however often it is sent")
 async def _trains_once(stage: Stage) -> None:
-    for batch_id in (0, 1):
-        batch = await stage.batch(batch_id)
-        for _ in range(2):
-            await stage.executor.fit_step(batch)
-        times = await stage.see.times_trained(batch_id)
-        expect(times == 1, f"batch {batch_id} was sent twice and trained {times} times")
+    one, other = await stage.batch(0), await stage.batch(1)
+    sent = (one, one, other, one)
+    for batch in sent:
+        await stage.executor.fit_step(batch)
+    times = [await stage.see.times_trained(batch.batch_id) for batch in (one, other)]
+    order = ", ".join(str(batch.batch_id) for batch in sent)
+    expect(
+        times == [1, 1],
+        f"batches were sent in the order {order}: 0 was trained {times[0]} times, 1 {times[1]}",
+    )
 
 
 @DISCARD.promise("a handle that is unknown, or discarded already, is ignored")
 async def _ignores_unknown(stage: Stage) -> None:
-    answer = await stage.executor.generate(await stage.serving(), stage.request())
+    (answer,) = await stage.short_answers(await stage.serving(), 1)
     await stage.executor.discard(["nobody"])
     await stage.executor.discard([answer.handle])
     await stage.executor.discard([answer.handle])
 
 
-@DISCARD.promise("frees the payloads that are named, and keeps the others")
+@DISCARD.promise("frees all payloads that are named, and keeps the others")
 async def _frees(stage: Stage) -> None:
-    replica = await stage.serving()
-    answers = [await stage.executor.generate(replica, stage.request(n)) for n in range(2)]
-    await stage.executor.discard([answers[0].handle])
+    answers = await stage.short_answers(await stage.serving(), 3)
+    await stage.executor.discard([answer.handle for answer in answers[:2]])
     held = [await stage.see.payload_tokens(answer.handle) for answer in answers]
     expect(
-        held[0] is None and held[1] is not None,
-        f"of two payloads the first was discarded; of the two there are {held} tokens",
+        held[:2] == [None, None] and held[2] is not None,
+        f"of three payloads the first two were discarded; of the three there are {held} tokens",
     )

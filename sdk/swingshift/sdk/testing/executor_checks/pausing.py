@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from swingshift.sdk.executor import FinishReason, PauseMode
 from swingshift.sdk.testing.executor_checks.promise import BrokenPromise, Group, NotOffered, expect
+from swingshift.sdk.testing.executor_checks.sets import expect_spared
 from swingshift.sdk.testing.executor_checks.stage import Flight, Stage
 
 PAUSE = Group("pause")
@@ -122,6 +124,29 @@ async def _idempotent(stage: Stage) -> None:
         await stage.answers(replica, version=0)
 
 
+@PAUSE.promise("stops every replica that is named", "reaches_all")
+async def _pause_reaches_all(stage: Stage) -> None:
+    replicas = await stage.several_serving(2)
+    for mode in _modes(stage):
+        for replica in replicas:
+            await stage.under_way(replica)
+        await stage.executor.pause(replicas, mode)
+        await _expect_all_wait(stage, replicas, f"pause({mode.name}) of {', '.join(replicas)}")
+        for replica in replicas:
+            await stage.executor.resume([replica])
+
+
+@PAUSE.promise("spares replicas that are not named", "spares_others")
+async def _pause_spares_others(stage: Stage) -> None:
+    named, other = await stage.several_serving(2)
+
+    async def pause() -> None:
+        for mode in _modes(stage):
+            await stage.executor.pause([named], mode)
+
+    await expect_spared(stage, other, pause)
+
+
 @RESUME.promise("has no effect on a replica that is not paused")
 async def _without_pause(stage: Stage) -> None:
     replica = await stage.serving()
@@ -133,6 +158,21 @@ async def _without_pause(stage: Stage) -> None:
         answer.finish_reason is not FinishReason.ABORT,
         f"a request was under way at the resume, and came to {answer}",
     )
+
+
+@RESUME.promise("lets every replica that is named go on", "reaches_all")
+async def _resume_reaches_all(stage: Stage) -> None:
+    replicas = await _two_paused(stage)
+    await stage.executor.resume(replicas)
+    for replica in replicas:
+        await stage.answers(replica, version=0)
+
+
+@RESUME.promise("leaves replicas that are not named paused", "spares_others")
+async def _resume_spares_others(stage: Stage) -> None:
+    named, other = await _two_paused(stage)
+    await stage.executor.resume([named])
+    await _expect_all_wait(stage, [other], f"pause(ABORT), and resume of {named} alone,")
 
 
 def need_keep(stage: Stage) -> None:
@@ -148,6 +188,23 @@ def need_keep(stage: Stage) -> None:
 def _modes(stage: Stage) -> list[PauseMode]:
     keeps = stage.executor.capabilities.pause_keep
     return [mode for mode in PauseMode if keeps or mode is not PauseMode.KEEP]
+
+
+async def _two_paused(stage: Stage) -> tuple[str, ...]:
+    replicas = await stage.several_serving(2)
+    for replica in replicas:
+        await stage.executor.pause([replica], PauseMode.ABORT)
+    return replicas
+
+
+async def _expect_all_wait(stage: Stage, replicas: Sequence[str], after: str) -> None:
+    late = [stage.send(replica, stage.request(max_new_tokens=1)) for replica in replicas]
+    await stage.moment()
+    for flight in late:
+        if flight.answer.done():
+            raise BrokenPromise(
+                f"sent to {flight.replica} after {after} a request came to {await flight.answer}"
+            )
 
 
 async def _expect_aborted(flight: Flight) -> None:

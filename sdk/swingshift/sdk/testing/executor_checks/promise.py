@@ -49,15 +49,16 @@ class Group:
         self.name = name
         self._promises: list[Promise] = []
 
-    def promise(self, text: str) -> Callable[[Judge], Judge]:
-        """Return a decorator that adds a promise, named like the function that judges it.
+    def promise(self, text: str, name: str = "") -> Callable[[Judge], Judge]:
+        """Return a decorator that adds a promise.
 
         Args:
             text: What an executor promises.
+            name: Its own name, by default that of the function that judges it.
         """
 
         def add(judge: Judge) -> Judge:
-            own_name = getattr(judge, "__name__", "").lstrip("_")
+            own_name = name or getattr(judge, "__name__", "").lstrip("_")
             self._promises.append(Promise(name=f"{self.name}.{own_name}", text=text, judge=judge))
             return judge
 

@@ -35,6 +35,8 @@ from swingshift.sdk.testing.executor_checks.witness import Witness
 from swingshift.sdk.testing.executor_subject import BackDoor
 
 _POLLS_PER_MOMENT = 20
+# what is trained or discarded need not be long
+_SHORT_TOKENS = 16
 
 
 @attrs.frozen
@@ -160,6 +162,17 @@ class Stage:
             await self.lend(hybrid, version)
         return (*standalone, *hybrid)
 
+    async def one_of_each_kind(self) -> tuple[str, ...]:
+        """Return one replica of each kind that there is; they serve."""
+        replicas = (await self.start()).of_kind(ReplicaKind.STANDALONE)
+        standalone = tuple(replica.id for replica in replicas)[:1]
+        for replica in standalone:
+            await self.sync(0, [replica])
+        hybrid = (await self.sleepers())[:1]
+        if hybrid:
+            await self.lend(hybrid)
+        return (*standalone, *hybrid)
+
     async def two_with_memory(self) -> tuple[str, str]:
         """Return two replicas with memory for weights, and weights of unknown age.
 
@@ -175,25 +188,25 @@ class Stage:
         return one, other
 
     async def lend(self, replicas: Sequence[str], version: int = 0) -> None:
-        """Take hybrid replicas from sleep to service, in the order of the contract."""
+        """Take hybrid replicas from sleep to service, in the order of the contract.
+
+        They wake and resume one by one: whether a verb reaches all that it names is judged apart.
+        """
         executor = self.executor
         self._lent.update(replicas)
         await self._offload(TrainingPart.OPTIMIZER_AND_GRADIENTS)
-        await executor.wake(replicas, MemoryPart.WEIGHTS)
+        for replica in replicas:
+            await executor.wake([replica], MemoryPart.WEIGHTS)
         await self.sync(version, replicas)
         await self._offload(TrainingPart.PARAMETERS)
-        await executor.wake(replicas, MemoryPart.KV_CACHE)
-        await executor.resume(replicas)
+        for replica in replicas:
+            await executor.wake([replica], MemoryPart.KV_CACHE)
+            await executor.resume([replica])
 
     async def sync(self, version: int, replicas: Sequence[str]) -> dict[str, SyncOutcome]:
         """Send weights, from where the trainer has them: on its GPUs."""
         await self._reload(TrainingPart.PARAMETERS)
         return dict(await self.executor.sync_weights(version, replicas))
-
-    async def offload_training(self) -> None:
-        """Move all of the training state off its GPUs."""
-        for part in TrainingPart:
-            await self._offload(part)
 
     async def reload_training(self) -> None:
         """Bring all of the training state back."""
@@ -257,6 +270,12 @@ class Stage:
         await self.executor.abort(replica, [flight.request.request_id])
         return flight.request, await flight.answer
 
+    async def short_answers(self, replica: str, count: int) -> list[Generation]:
+        """Return responses that were generated one after the other."""
+        budget = min(_SHORT_TOKENS, self.max_new_tokens)
+        requests = [self.request(number, max_new_tokens=budget) for number in range(count)]
+        return [await self.executor.generate(replica, request) for request in requests]
+
     async def answers(self, replica: str, *, version: int) -> None:
         """Expect that a replica serves, with weights of a version.
 
@@ -296,9 +315,7 @@ class Stage:
     async def batch(self, batch_id: int) -> FitBatch:
         """Return a batch with one sample of each prompt, generated for it."""
         replica = await self.serving()
-        count = len(self._prompts) * self._responses
-        flights = [self.send(replica, self.request(number)) for number in range(count)]
-        generations = [await flight.answer for flight in flights]
+        generations = await self.short_answers(replica, len(self._prompts) * self._responses)
         await self._take_back()
         samples = tuple(
             Sample(

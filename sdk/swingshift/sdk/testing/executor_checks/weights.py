@@ -13,13 +13,14 @@ from swingshift.sdk.executor import (
     SyncOutcome,
     TrainingPart,
 )
-from swingshift.sdk.testing.executor_checks.memory import expect_every_gpu, expect_measured
-from swingshift.sdk.testing.executor_checks.pausing import need_keep
-from swingshift.sdk.testing.executor_checks.promise import (
-    BrokenPromise,
-    Group,
-    expect,
+from swingshift.sdk.testing.executor_checks.memory import (
+    expect_every_gpu,
+    expect_measured,
+    expect_room,
 )
+from swingshift.sdk.testing.executor_checks.pausing import need_keep
+from swingshift.sdk.testing.executor_checks.promise import BrokenPromise, Group, expect
+from swingshift.sdk.testing.executor_checks.sets import expect_spared
 from swingshift.sdk.testing.executor_checks.stage import Stage
 
 WEIGHTS = Group("weights")
@@ -75,6 +76,23 @@ async def _held(stage: Stage) -> None:
     await _expect_held(stage, {one: 2, other: 2})
 
 
+@WEIGHTS.promise("of a killed replica a sync says FAILED, and does not raise")
+async def _outcome_of_lost(stage: Stage) -> None:
+    lost, other = await stage.two_with_memory()
+    await stage.executor.kill([lost])
+    outcome = (await stage.sync(0, [lost, other])).get(lost)
+    expect(
+        outcome is SyncOutcome.FAILED,
+        f"{lost} was killed before a sync of {lost}, {other}, and its outcome is {outcome}",
+    )
+
+
+@WEIGHTS.promise("a sync spares replicas that are not named", "spares_others")
+async def _sync_spares_others(stage: Stage) -> None:
+    named, other = await stage.several_serving(2)
+    await expect_spared(stage, other, lambda: stage.sync(1, [named]))
+
+
 @KILL.promise("every request of a killed replica raises ReplicaLostError")
 async def _loses_requests(stage: Stage) -> None:
     replica = await stage.serving()
@@ -118,8 +136,29 @@ async def _reports_every_gpu(stage: Stage) -> None:
 
 @KILL.promise("the bytes that it reports as free are free")
 async def _measures(stage: Stage) -> None:
-    replica = await stage.serving()
-    await expect_measured(stage, "kill", dict(await stage.executor.kill([replica])))
+    for replica in await stage.one_of_each_kind():
+        await expect_measured(stage, "kill", dict(await stage.executor.kill([replica])))
+
+
+@KILL.promise("a hybrid replica that was killed leaves what training needs, as one asleep does")
+async def _leaves_room(stage: Stage) -> None:
+    (replica,) = await stage.asleep()
+    await stage.lend([replica])
+    await expect_room(stage, "killed", dict(await stage.executor.kill([replica])))
+
+
+@KILL.promise("ends every replica that is named", "reaches_all")
+async def _kill_reaches_all(stage: Stage) -> None:
+    replicas = await stage.several_serving(2)
+    await stage.executor.kill(replicas)
+    for replica in replicas:
+        await stage.refuses(replica, f"was killed with {', '.join(replicas)}")
+
+
+@KILL.promise("spares replicas that are not named", "spares_others")
+async def _kill_spares_others(stage: Stage) -> None:
+    named, other = await stage.several_serving(2)
+    await expect_spared(stage, other, lambda: stage.executor.kill([named]))
 
 
 @RESTART.promise("a restarted replica refuses requests until its next weight sync, and then serves")
@@ -130,6 +169,24 @@ async def _needs_sync(stage: Stage) -> None:
     await stage.refuses(replica, "was restarted, not synced,")
     await stage.sync(0, [replica])
     await stage.answers(replica, version=0)
+
+
+@RESTART.promise("brings back every replica that is named", "reaches_all")
+async def _restart_reaches_all(stage: Stage) -> None:
+    replicas = await stage.several_serving(2)
+    for replica in replicas:
+        await stage.executor.kill([replica])
+    await stage.executor.restart(replicas)
+    await stage.sync(0, replicas)
+    for replica in replicas:
+        await stage.answers(replica, version=0)
+
+
+@RESTART.promise("spares replicas that are not named", "spares_others")
+async def _restart_spares_others(stage: Stage) -> None:
+    named, other = await stage.several_serving(2)
+    await stage.executor.kill([named])
+    await expect_spared(stage, other, lambda: stage.executor.restart([named]))
 
 
 @CANCELLED.promise("a replica whose verb was cancelled can be killed and restarted")
