@@ -73,5 +73,5 @@ perf: install ## Measure the speed of the simulator, the balancer, the guard and
 	@$(BIN)/python -m swingshift.benchmarks.perf
 
 clean: ## Remove everything that these commands create
-	@rm -rf $(VENV) build dist report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	@rm -rf $(VENV) build dist report runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	@find sdk executors policies contrib benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("sdk", "executors", "policies", "contrib", "benchmarks")
 EXTRA_MODULES = (
     "swingshift.benchmarks.measured",
+    "swingshift.executors.app.calibration",
     "swingshift.executors.local",
     "swingshift.executors.rl.losses",
 )

@@ -8,6 +8,7 @@ are longer than any of them.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from swingshift.executors.simulated.costs.episodes import (
     ObservationLengths,
     ToolPauses,
 )
+from swingshift.executors.simulated.costs.lengths import LengthSource
 from swingshift.executors.simulated.executor import SimulatedExecutor, UnsafeCallError
 from swingshift.executors.simulated.faults import Fault, FaultPlan, Verb
 from swingshift.executors.simulated.faulty import FaultyExecutor
@@ -160,7 +162,12 @@ class World:
     episodes: EpisodeModel = attrs.field(factory=EpisodeModel)
     lends_every: int = 1
 
-    @property
+    @functools.cached_property
+    def lengths(self) -> LengthSource:
+        """Where lengths come from; they depend on no run, so every run of this world shares it."""
+        return lengths_of(self.config, self.options)
+
+    @functools.cached_property
     def options(self) -> SimulatedOptions:
         """The modelled cluster."""
         options = small_options(mean_tokens=2_000.0)
@@ -169,7 +176,7 @@ class World:
     def task(self) -> SimulatedTask:
         """Return its data set."""
         return SimulatedTask(
-            lengths_of(self.config, self.options),
+            self.lengths,
             self.config.rollout.total_rollout_steps,
             self.validation_prompts,
             EpisodeSource(self.episodes, seed=self.config.seed),
@@ -237,7 +244,7 @@ class Witness(SimulatedExecutor):
     """
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.config, world.options, lengths_of(world.config, world.options))
+        super().__init__(world.config, world.options, world.lengths)
         self.trained: list[int] = []
         self.unsafe: list[str] = []
         self.is_stopped = False

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar, cast
 
+import attrs
+import pytest
+from tests.executors.support import ListSink
+
+from swingshift.executors.app.assembly import build_configured_policy
 from swingshift.executors.app.configuration import load_config
 from swingshift.executors.app.structuring import structure_section
+from swingshift.executors.local import process as process_module
 from swingshift.executors.local.adapter import LocalAdapter
 from swingshift.executors.local.executor import LocalExecutor
+from swingshift.executors.local.nursery import Nursery
 from swingshift.executors.local.options import LocalOptions
 from swingshift.executors.rl.text_task import TextTask
+from swingshift.executors.runtime.run import RunReport, TrainingRun
 from swingshift.sdk.config import RunConfig
+from swingshift.sdk.events import Event
 from swingshift.sdk.executor import ExecutorError, Prompt
-from swingshift.sdk.testing import BackDoor, ExecutorUnderTest
+from swingshift.sdk.policy import DynamicSchedulePolicyBase
+from swingshift.sdk.testing import BackDoor, EventLogChecker, ExecutorUnderTest
+
+T = TypeVar("T")
+
+DEADLINE_S = 120.0
+"""Longer than any test takes that does not hang, on a busy machine."""
 
 TINY_MODEL: Mapping[str, object] = {
     "hidden_size": 64,
@@ -34,6 +52,14 @@ HEAVY_MODEL: Mapping[str, object] = {
     "num_key_value_heads": 6,
 }
 """A model of 2.4 million parameters: its memory shows among that of the process."""
+
+
+ROLLOUT_BOUND = (
+    "data.max_response_length=40",
+    "executor.ignore_eos=true",
+    "actor_rollout_ref.rollout.max_num_seqs=8",
+)
+"""Responses take long enough that there is something left to do when devices are lent."""
 
 
 def local_config(
@@ -71,6 +97,102 @@ def build_local(config: RunConfig) -> tuple[LocalExecutor, TextTask]:
     options = structure_section(LocalOptions, config.executor.options, "executor")
     executor, task = LocalAdapter().build(config, options)
     return cast("LocalExecutor", executor), cast("TextTask", task)
+
+
+@attrs.frozen(kw_only=True)
+class LocalRun:
+    """A run that ended.
+
+    Attributes:
+        report: What it came to.
+        sink: Its events.
+        payloads: How many lay in memory when it ended; -1 where its trainer was gone by then.
+    """
+
+    report: RunReport
+    sink: ListSink
+    payloads: int
+
+
+class _Processes:
+    """Notes every process that a run ever has."""
+
+    def __init__(self, executor: LocalExecutor) -> None:
+        self.pids: set[int] = set()
+        self._executor = executor
+
+    def write(self, sequence: int, t_s: float, event: Event) -> None:
+        """Look at who runs."""
+        self.pids.update(self._executor.pids().values())
+
+
+async def train_locally(
+    config: RunConfig,
+    policy: DynamicSchedulePolicyBase | None = None,
+    *,
+    executor: LocalExecutor | None = None,
+    task: TextTask | None = None,
+) -> LocalRun:
+    """Run a whole training, check its event log, and see that nothing of it is left.
+
+    Args:
+        config: What to run.
+        policy: Decides; the configured one by default.
+        executor: Another one than that of `build_local`, not started; comes with its task.
+        task: Of the executor.
+    """
+    if executor is None or task is None:
+        executor, task = build_local(config)
+    sink, checker, payloads = ListSink(), EventLogChecker(), -1
+    seen = _Processes(executor)
+    directory = executor._scratch.path
+
+    async def count_payloads() -> None:
+        nonlocal payloads
+        payloads = len(list((directory / "payloads").iterdir()))
+
+    run = TrainingRun(
+        config,
+        executor,
+        task,
+        policy or build_configured_policy(config),
+        strict_policy=True,
+        event_sinks=(sink, checker, seen),
+        before_stop=count_payloads,
+    )
+    report = await run.run()
+    checker.assert_sound()
+    assert seen.pids
+    assert not any(map(is_running, seen.pids))
+    assert not directory.exists()
+    return LocalRun(report=report, sink=sink, payloads=payloads)
+
+
+def run_local(main: Coroutine[object, object, T], *, deadline_s: float = DEADLINE_S) -> T:
+    """Run a test on a loop of its own, to its end or to a deadline that shows that it hangs."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(deadline_s):
+            return await main
+
+    return asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def started(config: RunConfig) -> AsyncIterator[tuple[LocalExecutor, TextTask]]:
+    """Start the executor of a configuration, and stop it at the end."""
+    executor, task = build_local(config)
+    try:
+        await executor.start()
+        yield executor, task
+    finally:
+        await executor.stop()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return when something holds that nothing tells of, such as the state of a process."""
+    while not holds():  # noqa: ASYNC110 -- that is why
+        await asyncio.sleep(0.005)
 
 
 class LocalBackDoor(BackDoor):
@@ -121,3 +243,28 @@ def under_test() -> ExecutorUnderTest[LocalExecutor]:
         deadline_s=60.0,
         memory_tolerance_bytes=4 * 2**20,
     )
+
+
+@contextmanager
+def own_nursery() -> Iterator[Nursery]:
+    """Make worker processes from a nursery that may be ended, and end it."""
+    nursery = Nursery()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_module, "NURSERY", nursery)
+        yield nursery
+    if nursery._process is not None and nursery._control is not None:
+        nursery._process.kill()
+        nursery._process.wait()
+        nursery._control.close()
+
+
+def is_running(pid: int) -> bool:
+    """Return whether there is such a process, and it is not only waiting to be asked how it ended.
+
+    Source: Linux, proc_pid_stat(5): the state follows the name, which is in parentheses.
+    """
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"

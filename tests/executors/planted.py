@@ -177,9 +177,9 @@ FAULTS = (
         changes=(
             (
                 "lending.py",
-                '            raise MemoryWithheldError(f"training state did not come back: {error}") '
-                "from error\n",
-                "            return\n",
+                'raise MemoryWithheldError(f"training state did not come back: {error}") '
+                "from error",
+                "return",
             ),
         ),
         found_by=_SINGLE.format("sleep"),
@@ -236,9 +236,8 @@ FAULTS = (
         changes=(
             (
                 "switching.py",
-                "        await self.fence({name: reason for name in alive if name not in synced})\n",
-                "        doomed = [] if self._fleet.serving() else alive\n"
-                "        await self.fence({name: reason for name in doomed if name not in synced})\n",
+                "for name in alive if name not in synced}",
+                "for name in alive if name not in synced and not self._fleet.serving()}",
             ),
         ),
         found_by=_SINGLE.format("sync_weights"),

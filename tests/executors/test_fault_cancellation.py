@@ -14,6 +14,7 @@ from tests.executors.faultworld import (
     LENDING,
     NIGHTLY,
     ONE_VERSION,
+    VALIDATING,
     Alarm,
     CountingLoop,
     Witness,
@@ -70,9 +71,10 @@ def cancelled(world: World, plan: FaultPlan, callbacks: int) -> list[str] | None
         (LENDING, FaultPlan()),
         (HYBRID_ALONE, FaultPlan()),
         (ONE_VERSION, FaultPlan()),
+        (VALIDATING, FaultPlan()),
         (LENDING, FaultPlan(script=TROUBLE)),
     ],
-    ids=["lending", "hybrid-alone", "one-version", "in-trouble"],
+    ids=["lending", "hybrid-alone", "one-version", "validating", "in-trouble"],
 )
 def test_a_run_can_be_cancelled_anywhere(world: World, plan: FaultPlan) -> None:
     """The executor is released, no task is left, and the log keeps every promise up to its end."""

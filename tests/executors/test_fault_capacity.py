@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
@@ -28,6 +29,7 @@ PROMPTS = LENDING.config.rollout.total_rollout_steps
 SOON, LATER, NEVER = 5.0, 40.0, None
 
 
+@functools.cache
 def moments() -> list[float]:
     """Return moments at and between the moves of the controller in a run without losses."""
     sink = judge(FaultPlan()).sink
@@ -38,6 +40,7 @@ def moments() -> list[float]:
     return every if NIGHTLY else every[::3]
 
 
+@functools.cache
 def lent_moments() -> list[float]:
     """Return a moment within each step of lending and returning, in a run without losses."""
     sink = judge(FaultPlan()).sink

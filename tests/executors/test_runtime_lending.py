@@ -347,6 +347,21 @@ def test_a_fenced_replica_whose_kill_failed_is_killed_again_before_training() ->
     assert p.controller.state is ControllerState.STANDALONE_ONLY
 
 
+def test_the_memory_of_all_is_proved_at_once() -> None:
+    """Two attempts at sleep and one at a kill are three deadlines, for however many replicas."""
+
+    async def main() -> float:
+        p = await lent(await plane())
+        p.executor.inject("sleep", "*", "hang", times=4)
+        p.executor.inject("kill", "*", "hang", times=2)
+        begun_s = asyncio.get_running_loop().time()
+        with pytest.raises(MemoryWithheldError):
+            await p.controller.before_fit_step(0)
+        return asyncio.get_running_loop().time() - begun_s
+
+    assert run_virtual(main()) == pytest.approx(3 * RUNTIME.switch_step_deadline_s)
+
+
 @pytest.mark.parametrize("part", ["parameters", "optimizer_and_gradients"])
 def test_training_state_that_does_not_come_back_blocks_training(part: str) -> None:
     """A trainer without its state would train something else."""

@@ -134,13 +134,14 @@ def test_a_validation_that_does_not_end_is_reported() -> None:
     assert ran.report.trained_samples == 48
 
 
-def test_a_grader_that_fails_costs_one_answer() -> None:
+@pytest.mark.parametrize("error", [ValueError("no such unit"), asyncio.CancelledError()])
+def test_a_grader_that_fails_costs_one_answer(error: BaseException) -> None:
     """The prompt is left out of the mean and named, and training goes on."""
 
     class PartlyGraded(GradedTask):
         async def score(self, prompt: Prompt, episodes: Sequence[Episode]) -> tuple[float, ...]:
             if prompt.position == 50:
-                raise ValueError("no such unit")
+                raise error
             return await super().score(prompt, episodes)
 
     config = validating(every=4)
@@ -150,7 +151,8 @@ def test_a_grader_that_fails_costs_one_answer() -> None:
     assert (ended.answered, ended.prompts) == (PROMPTS - 1, PROMPTS)
     assert ended.mean_reward is not None
     told = [event.text for event in ran.sink.of(Advisory)]
-    assert told == ["validation prompt 2 has no reward: ValueError: no such unit"]
+    words = f"{type(error).__name__}: {error}"
+    assert told == [f"validation prompt 2 has no reward: {words}"]
     assert ran.report.trained_samples == 48
 
 

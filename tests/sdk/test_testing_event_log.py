@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import attrs
@@ -382,23 +381,25 @@ def test_activation_needs_a_replica_in_routing_at_its_end() -> None:
     assert failing(broken(failed_activation_log())) == ["activation_order"]
 
 
+UNTIL_LENT = [event for _, event in sound_log()[: find(sound_log(), ControllerMoved)]]
+LENT = [
+    ControllerMoved("standalone_only", "activating"),
+    ControllerMoved("activating", "hybrid_active"),
+    ControllerMoved("hybrid_active", "deactivating"),
+    ControllerMoved("deactivating", "standalone_only"),
+]
+
+
 def lent_after(*events: Event) -> Log:
     """Return the log of a lending that was rolled back, and of a later one after some events."""
-    rolled_back = [
+    rolled_back: list[Event] = [
         ControllerMoved("standalone_only", "activating"),
         ControllerMoved("activating", "deactivating"),
         ControllerMoved("deactivating", "standalone_only"),
         StalenessReset(0, 0, 0, 0),
         decided("should_deactivate", 0, False),
     ]
-    lent = [
-        ControllerMoved("standalone_only", "activating"),
-        ControllerMoved("activating", "hybrid_active"),
-        ControllerMoved("hybrid_active", "deactivating"),
-        ControllerMoved("deactivating", "standalone_only"),
-    ]
-    before = sound_log()[: find(sound_log(), ControllerMoved)]
-    return timed([*(event for _, event in before), *rolled_back, *events, *lent])
+    return timed([*UNTIL_LENT, *rolled_back, *events, *LENT])
 
 
 def test_a_lending_for_validation_needs_no_leave_of_the_policy() -> None:
@@ -409,16 +410,13 @@ def test_a_lending_for_validation_needs_no_leave_of_the_policy() -> None:
 
 def test_a_leave_to_lend_that_came_to_nothing_does_not_outlive_its_cycle() -> None:
     """Where there was nothing to lend, a lending of another kind comes and goes by itself."""
-    before = sound_log()[: find(sound_log(), ControllerMoved)]
-    moves = ("standalone_only", "activating", "hybrid_active", "deactivating", "standalone_only")
-    lent = [ControllerMoved(one, other) for one, other in itertools.pairwise(moves)]
     log = timed(
         [
-            *(event for _, event in before),
+            *UNTIL_LENT,
             StalenessReset(0, 0, 0, 0),
             decided("should_deactivate", 0, False),
             RoutingChanged("s0", False, 1),
-            *lent,
+            *LENT,
         ]
     )
 

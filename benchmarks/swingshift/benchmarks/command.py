@@ -57,7 +57,8 @@ def bench(
         int | None, typer.Option(metavar="N", min=1, help="Runs of each kind.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer prompts and seeds: under a minute.")
+        bool,
+        typer.Option("--quick", help="Fewer prompts and seeds: under a minute on the simulator."),
     ] = False,
     json_file: Annotated[
         Path | None,
@@ -92,6 +93,8 @@ def bench(
         if scenario == _LEARNING:
             unused["--quick"] = quick or None
         _refuse(scenario, [name for name, given in unused.items() if given is not None])
+        if seeds == 1:
+            raise UserError(f"--seeds: 1 pair has no spread; bench {scenario} needs at least 2")
     if scenario == _LEARNING:
         _bench_learning(overrides or (), policy=policy, pairs=seeds, json_file=json_file)
         return
@@ -153,7 +156,7 @@ def _bench_local(
 
     plan = Plan(
         policy=policy or _DEFAULT_POLICY,
-        pairs=_PAIRS[quick] if pairs is None else max(2, pairs),
+        pairs=_PAIRS[quick] if pairs is None else pairs,
         overrides=overrides,
         trial_cycles=_TRIAL_CYCLES[quick],
         is_quick=quick,
@@ -182,8 +185,8 @@ def _bench_learning(
         holds = run_learning(
             overrides,
             policy=policy or _DEFAULT_POLICY,
-            pilot=_PILOT_PAIRS if pairs is None else max(2, pairs),
-            most=_MOST_PAIRS if pairs is None else max(2, pairs),
+            pilot=_PILOT_PAIRS if pairs is None else pairs,
+            most=_MOST_PAIRS if pairs is None else pairs,
             screen=Console(highlight=False),
             status=Console(stderr=True, highlight=False),
             json_file=json_file,

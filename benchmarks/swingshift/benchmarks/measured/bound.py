@@ -1,4 +1,8 @@
-"""The least time a cycle can take on a measured machine, whatever the policy."""
+"""The least time a cycle can take on a measured machine, whatever the policy.
+
+It is the fluid bound: work that can be cut as finely as one likes, full engines, and switches that
+cost nothing, for how often a policy switches is its own affair.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ class CycleBound:
         rollout_s: Seconds in which one standalone device generates what a cycle trains.
         training_s: Seconds in which the trainer's devices train it, all together, with its sync.
         hybrid_speed: How fast a lent device generates, as a share of a standalone one.
-        switch_s: Seconds of a trainer's device for lending it and taking it back.
+        switch_s: Seconds of a trainer's device for lending it and taking it back; not in the bound.
         trainer_devices: How many.
         rollout_devices: How many.
     """
@@ -37,19 +41,16 @@ class CycleBound:
 
     @property
     def lending_s(self) -> float:
-        """Seconds of a cycle with one round trip of every trainer device; never above static.
+        """Seconds of a cycle in which all devices work all the time; never above static.
 
-        All devices work all the time; a trainer device that does neither train nor switch
-        generates. Where generating takes no longer than training there is nothing to win.
+        A trainer's device that does not train generates. Where generating takes no longer than
+        training there is nothing to win.
         """
         trainers, speed = self.trainer_devices, self.hybrid_speed
-        work = self.rollout_s + speed * trainers * (self.training_s + self.switch_s)
+        work = self.rollout_s + speed * trainers * self.training_s
         balanced = work / (self.rollout_devices + speed * trainers)
-        is_valid = (
-            self.rollout_s / self.rollout_devices >= balanced
-            and self.training_s + self.switch_s <= balanced
-        )
-        return min(balanced, self.static_s) if is_valid else self.static_s
+        # the training alone takes that long, with all of the trainer's devices
+        return min(max(balanced, self.training_s), self.static_s)
 
     @property
     def ratio(self) -> float:

@@ -86,18 +86,25 @@ class _Rewards:
             self.means.append(event.metrics[_REWARD])
 
 
-def two_one_sided_tests(differences: Sequence[float], margin: float = MARGIN) -> Equivalence:
+def two_one_sided_tests(
+    differences: Sequence[float], *, pilot: int | None = None, margin: float = MARGIN
+) -> Equivalence:
     """Return the two one-sided tests of paired differences.
+
+    Where the spread of the first pairs decided how many there are, that spread is the one to test
+    with: the spread of all of them would make both errors likelier than they claim to be.
 
     Args:
         differences: Two or more.
+        pilot: The pairs, from the first on, whose spread decided how many there are; None for all.
         margin: What counts as no difference.
 
-    Source: D. Schuirmann, "A comparison of the two one-sided tests procedure", 1987.
+    Source: D. Schuirmann, "A comparison of the two one-sided tests procedure", 1987; C. Stein, "A
+    two-sample test for a linear hypothesis whose power is independent of the variance", 1945.
     """
-    pairs = len(differences)
+    pairs = len(differences) if pilot is None else pilot
     mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(pairs)
+    error = statistics.stdev(differences[:pairs]) / math.sqrt(len(differences))
     half = float(stats.t.ppf(1.0 - _LEVEL, pairs - 1)) * error
     if error == 0.0:
         p_value = 0.0 if abs(mean) < margin else 1.0
@@ -117,9 +124,9 @@ def pairs_needed(differences: Sequence[float], margin: float = MARGIN) -> int:
 
     Source: S. Julious, "Sample sizes for clinical trials with normal data", 2004, section 5.
     """
-    spread = statistics.stdev(differences)
-    quantiles = stats.norm.ppf(1.0 - _LEVEL) + stats.norm.ppf(0.5 + _POWER / 2)
-    return max(len(differences), math.ceil((float(quantiles) * spread / margin) ** 2) + 1)
+    spread, freedom = statistics.stdev(differences), len(differences) - 1
+    quantiles = stats.t.ppf(1.0 - _LEVEL, freedom) + stats.t.ppf(0.5 + _POWER / 2, freedom)
+    return max(len(differences), math.ceil((float(quantiles) * spread / margin) ** 2))
 
 
 def run_learning(
@@ -152,13 +159,18 @@ def run_learning(
     config = load_plan("copy", overrides).config
     with status.status("learning") as line:
         pairs: list[tuple[Learned, Learned]] = []
-        wanted = pilot
+        wanted = needed = pilot
         while len(pairs) < wanted:
             line.update(f"learning: pair {len(pairs) + 1} of {wanted}")
             pairs.append(_pair(config, policy, len(pairs)))
-            if len(pairs) >= pilot:
-                wanted = min(most, max(map(pairs_needed, _differences(pairs).values())))
-    results = {name: two_one_sided_tests(found) for name, found in _differences(pairs).items()}
+            if len(pairs) == pilot:
+                needed = max(map(pairs_needed, _differences(pairs).values()))
+                wanted = min(most, needed)
+    results = {
+        name: two_one_sided_tests(found, pilot=pilot) for name, found in _differences(pairs).items()
+    }
+    if needed > wanted:
+        screen.print(f"the spread of the first {pilot} pairs asks for {needed}; {wanted} were run")
     for sentence in _sentences(pairs, results, policy):
         screen.print(sentence)
     if json_file is not None:

@@ -157,7 +157,7 @@ def _table(results: Sequence[LoadResult]) -> Table:
         table.add_column(heading, justify="left" if heading in ("load", "runs") else "right")
     for result in results:
         rows = zip(
-            ("static", "dynamic"),
+            ("static (calibrated on)", "dynamic"),
             result.measured_s,
             result.predicted_s,
             result.prediction_errors,
@@ -173,8 +173,9 @@ def _sentence(result: LoadResult) -> str:
     return (
         f"{result.load}: time per trained sample {ratio.value:.3f} of static's, {CONFIDENCE:.0%} "
         f"interval {ratio.low:.3f} to {ratio.high:.3f} ({len(result.pairs)} pairs); the bound of "
-        f"this machine is {bound.ratio:.3f} (hybrid replica at {bound.hybrid_speed:.2f} of a "
-        f"standalone one, round trip {bound.switch_s * 1e3:.0f} ms)"
+        f"this machine is {bound.ratio:.3f} (full engines, free switches; here a hybrid "
+        f"replica runs at {bound.hybrid_speed:.2f} of a standalone one, and a round trip takes "
+        f"{bound.switch_s * 1e3:.0f} ms)"
     )
 
 

@@ -27,9 +27,10 @@ def calibrate(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="CONFIG_OR_EXAMPLE", help="A path to a YAML file, or a packaged name."
+            metavar="[CONFIG_OR_EXAMPLE]",
+            help="A path to a YAML file, or a packaged name; else copy.",
         ),
-    ],
+    ] = "copy",
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Replaces a key of the configuration."),

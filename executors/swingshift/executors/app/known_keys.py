@@ -176,7 +176,7 @@ _REFUSED = (
     _refuse("the trainer's layout is Megatron's", f"{_ACTOR}strategy", "megatron"),
     _refuse("the trainer's layout is Megatron's", f"{_ACTOR}fsdp_config"),
     _refuse("the trainer's layout is Megatron's", f"{_ACTOR}ulysses_sequence_parallel_size", 1),
-    _refuse("a batch is trained once", f"{_ACTOR}ppo_epochs", 1),
+    _refuse("write executor.learning.epochs", f"{_ACTOR}ppo_epochs", 1),
     _refuse(_LAYOUT, f"{_MEGATRON}context_parallel_size", 1),
     _refuse(_LAYOUT, f"{_MEGATRON}virtual_pipeline_model_parallel_size", None),
     _refuse(_LAYOUT, f"{_MEGATRON}expert_tensor_parallel_size", 1, None),
@@ -204,7 +204,8 @@ _REFUSED = (
         None,
     ),
     _refuse(
-        "advantages are relative to the group of a prompt's responses",
+        "advantages are relative to the group of a prompt's responses, unless "
+        "executor.learning.critic is true",
         "algorithm.adv_estimator",
         "grpo",
     ),

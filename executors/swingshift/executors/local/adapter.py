@@ -38,6 +38,13 @@ class LocalAdapter:
             raise ConfigError(
                 f"the local executor takes LocalOptions; got {type(options).__name__}"
             )
+        responses = config.actor_rollout_ref.rollout.n
+        if responses < 2 and not options.learning.critic:
+            raise ConfigError(
+                f"actor_rollout_ref.rollout.n: {responses} leaves a response nothing to be compared "
+                "with, and nothing would be learned; expected at least 2, or "
+                "executor.learning.critic=true"
+            )
         scratch = Scratch()
         task = build_text_task(config, options.task, options.model, PayloadStore(scratch.payloads))
         executor = LocalExecutor(config, options, scratch, task.tokenizer, task.prompt_tokens)

@@ -50,7 +50,7 @@ def read_state(
     Raises:
         CheckpointError: It is no checkpoint, one of another format, or of another model.
     """
-    steps = _read_steps(directory)
+    steps = _read_steps(directory / _STATE_FILE)
     groups: dict[str, dict[str, Tensor]] = {}
     for group, tensors in expected.items():
         path = directory / f"{group}.safetensors"
@@ -82,18 +82,18 @@ def expect_alike(found: Tensors, expected: Tensors, where: Path) -> None:
         )
 
 
-def _read_steps(directory: Path) -> dict[str, int]:
-    path = directory / _STATE_FILE
+def _read_steps(path: Path) -> dict[str, int]:
     try:
         state = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{directory} is no checkpoint: {path}: {error}") from error
+        raise CheckpointError(f"{path.parent} is no checkpoint: {path}: {error}") from error
     found = state.get("format") if isinstance(state, dict) else None
     if found != _FORMAT:
         raise CheckpointError(
             f"{path} has format {found!r}; this version of swingshift reads format {_FORMAT}"
         )
-    return {name: int(taken) for name, taken in state["steps"].items()}
+    steps: dict[str, int] = state["steps"]
+    return steps
 
 
 def _write(tensors: Tensors, path: Path) -> None:

@@ -61,4 +61,4 @@ class Critic:
         """
         loss = value_loss(self.values(batch), returns, batch.mask)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]
-        return float(loss)
+        return loss.item()

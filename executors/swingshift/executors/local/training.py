@@ -200,7 +200,8 @@ class TrainingEngine:
     def save(self, directory: Path) -> None:
         """Write everything into a new directory, whole or not at all.
 
-        The model is in the Hugging Face format.
+        Called in the first rank alone, which has what all have. The model is in the Hugging Face
+        format.
 
         Raises:
             OffloadedError: A part is not on the device.
@@ -296,11 +297,11 @@ class TrainingEngine:
         if reference is not None:
             away = (k3_divergence(log_probs, batch.spread(reference)) * batch.mask).sum()
             loss = loss + learning.kl_coefficient * away
-            sums["reference_divergence"] += float(away)
-        sums["loss"] += float(loss)
-        sums["entropy"] += float((entropy * batch.mask).sum())
-        sums["clip_fraction"] += float(policy.clipped)
-        sums["rollout_divergence"] += float(policy.divergence)
+            sums["reference_divergence"] += away.item()
+        sums["loss"] += loss.item()
+        sums["entropy"] += (entropy * batch.mask).sum().item()
+        sums["clip_fraction"] += policy.clipped.item()
+        sums["rollout_divergence"] += policy.divergence.item()
         return loss
 
     def _update_critic(

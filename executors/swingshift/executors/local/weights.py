@@ -33,7 +33,9 @@ def digest(weights: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name in sorted(weights):
         found.update(name.encode())
-        found.update(weights[name].detach().cpu().flatten().view(torch.uint8).numpy().data)
+        # of a copy: memory that numpy has seen can never be given back
+        content = weights[name].detach().cpu().clone().flatten().view(torch.uint8)
+        found.update(content.numpy().data)
     return found.hexdigest()
 
 

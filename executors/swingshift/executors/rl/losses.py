@@ -68,7 +68,7 @@ def clipped_policy_loss(
     Source: J. Schulman et al., "Proximal policy optimization algorithms", 2017, equation 7; two
     limits: Q. Yu et al., "DAPO", 2025, section 3.1.
     """
-    log_ratio = (log_probs - behaviour).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
+    log_ratio = _limited(log_probs - behaviour)
     ratio = log_ratio.exp()
     limited = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     gain = torch.minimum(ratio * advantages, limited * advantages)
@@ -88,10 +88,17 @@ def k3_divergence(log_probs: Tensor, reference: Tensor) -> Tensor:
 
     Source: J. Schulman, "Approximating KL divergence", 2020, estimator k3.
     """
-    log_ratio = (reference - log_probs).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
-    return log_ratio.exp() - log_ratio - 1.0
+    log_ratio = _limited(reference - log_probs)
+    # exact where the policies all but agree, as they mostly do
+    return log_ratio.expm1() - log_ratio
 
 
 def value_loss(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     """Return half the squared error of a critic, summed over tokens."""
     return 0.5 * ((values - returns).square() * mask).sum()
+
+
+def _limited(log_ratio: Tensor) -> Tensor:
+    # not a clamp: that has no gradient at NaN, and a step on NaN would pass for a good one
+    is_beyond = log_ratio.abs() > _LOG_RATIO_LIMIT
+    return torch.where(is_beyond, _LOG_RATIO_LIMIT * log_ratio.sign(), log_ratio)

@@ -161,12 +161,14 @@ def build_text_task(
 
 
 def _tokenizer(task: TaskOptions, model: ModelOptions) -> Tokenizer:
-    directory = task.tokenizer or model.path
+    # an example's own also for a model from a directory: it learned the example with it
+    own = None if task.example is None else character_tokenizer(example_alphabet(task))
+    directory = task.tokenizer or (model.path if own is None else None)
     if directory is not None:
         with _naming("tokenizer"):
             return load_tokenizer(directory)
-    if task.example is not None:
-        return character_tokenizer(example_alphabet(task))
+    if own is not None:
+        return own
     raise ConfigError(
         f"{_SECTION}.tokenizer: null is not allowed with train_files and a new model; expected a "
         "directory with a tokenizer, or executor.model.path to take the model's"

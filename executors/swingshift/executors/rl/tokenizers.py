@@ -92,6 +92,11 @@ def load_tokenizer(directory: str) -> Tokenizer:
             f"the tokenizer in {directory} does not load: {_one_line(error)}; "
             "expected tokenizer.json and tokenizer_config.json as transformers writes them"
         ) from error
+    if len(loaded) <= 1:
+        raise UserError(
+            f"{directory} has no tokenizer: what transformers makes of it knows {len(loaded)} "
+            "tokens; expected tokenizer.json and tokenizer_config.json as transformers writes them"
+        )
     if loaded.eos_token_id is None:
         raise UserError(
             f"the tokenizer in {directory} has no end-of-text token; "

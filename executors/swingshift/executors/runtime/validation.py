@@ -126,16 +126,21 @@ class Validation:
         return [reward for reward in answers if reward is not None]
 
     async def _answer(self, version: int, number: int, prompt: Prompt) -> float | None:
+        """Return a reward, or None where there is none; called in a task of its own."""
         request = EpisodeRequest(f"validation/{version}/{number}", prompt, 0)
         try:
             episode = await self._run_episode(self._task, request)
             (reward,) = await self._task.score(prompt, (episode,))
-        except UnexpectedDeadlineError:
-            raise
         except RequestFailedError as error:
             self._recorder.emit(Advisory(f"validation prompt {number} has no answer: {error}"))
             return None
-        except Exception as error:  # whatever the task's own code raises
+        except UnexpectedDeadlineError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # of the task's own code, whatever it is
             words = f"{type(error).__name__}: {error}"
             self._recorder.emit(Advisory(f"validation prompt {number} has no reward: {words}"))
             _log.warning("validation prompt %d has no reward", number, exc_info=error)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from swingshift.executors.app.calibration.probes import DecodeProbe, FitProbe, Probes
 from swingshift.executors.simulated.costs.measured import (
@@ -24,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 # A step or a pass takes some time, whatever a fit to noisy figures says.
 _LEAST_S = 1e-6
+_TINY = 1e-300
 
 
 def fit_costs(probes: Probes) -> MeasuredCosts:
@@ -112,18 +114,14 @@ def fit_timings(probes: Sequence[FitProbe]) -> Mapping[str, MeasuredTiming]:
 
 
 def _not_negative(rows: Floats, wanted: Floats) -> Floats:
-    """Return the least-squares solution among those without negative numbers.
+    """Return the least-squares solution without negative numbers.
 
-    An unknown that comes out negative is held at 0 and the others are found again; there are few,
-    and each is a duration, which noise alone can make negative.
+    Each unknown is a duration, which noise alone can make negative.
+
+    Source: C. Lawson, R. Hanson, "Solving least squares problems", 1974, chapter 23.
     """
-    scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
-    free = list(range(rows.shape[1]))
-    while free:
-        found = np.linalg.lstsq(rows[:, free] / scale[free], wanted, rcond=None)[0]
-        if (found >= 0.0).all():
-            solution = np.zeros(rows.shape[1])
-            solution[free] = found / scale[free]
-            return solution
-        free = [index for index, value in zip(free, found, strict=True) if value >= 0.0]
-    return np.zeros(rows.shape[1])
+    # columns of one size, because seconds per token and seconds per pass differ by orders
+    scale = np.maximum(np.abs(rows).max(axis=0), _TINY)
+    solution, _ = nnls(rows / scale, wanted)
+    found: Floats = solution / scale
+    return found

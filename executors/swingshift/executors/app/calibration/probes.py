@@ -113,7 +113,7 @@ class Prober:
         self._seconds: dict[str, list[float]] = {}
         self._names = itertools.count()
         self._batches = itertools.count()
-        self._versions = itertools.count()
+        self._version = -1
 
     async def measure(self) -> Probes:
         """Start the executor, measure it and stop it.
@@ -135,11 +135,11 @@ class Prober:
             for _ in range(_REPEATS):
                 await self._sync(standalone, "sync_standalone")
             self._tell("switches")
-            free_bytes = await self._switch(hybrid)
+            free_bytes = await self._switch(standalone, hybrid)
             for _ in range(_REPEATS - 1):
-                await self._switch(hybrid)
+                await self._switch(standalone, hybrid)
             self._tell("decode on the trainer's device")
-            await self._lend(hybrid)
+            await self._lend(standalone, hybrid)
             hybrid_decode = await self._decode(hybrid)
             return Probes(
                 decode=decode,
@@ -250,7 +250,7 @@ class Prober:
             )
         return FitBatch(batch_id=next(self._batches), samples=tuple(samples))
 
-    async def _switch(self, hybrid: str) -> tuple[int, int, int]:
+    async def _switch(self, standalone: str, hybrid: str) -> tuple[int, int, int]:
         """Lend and take back once; return the free bytes at the three stages of an offload."""
         executor = self._executor
         free = [await self._free(hybrid)]
@@ -259,19 +259,21 @@ class Prober:
             free.append(await self._free(hybrid))
         for part in TrainingPart:
             await executor.reload_training(part)
-        await self._lend(hybrid)
+        await self._lend(standalone, hybrid)
         await executor.pause([hybrid], PauseMode.ABORT)
         await self._timed("sleep", lambda: executor.sleep([hybrid]))
         for part in (TrainingPart.PARAMETERS, TrainingPart.OPTIMIZER_AND_GRADIENTS):
             await self._timed(f"reload_{part.value}", partial(executor.reload_training, part))
         return free[0], free[1], free[2]
 
-    async def _lend(self, hybrid: str) -> None:
+    async def _lend(self, standalone: str, hybrid: str) -> None:
         executor = self._executor
+        # as in a run: whatever a version costs once, the standalone replicas' sync has paid
+        await self._sync(standalone, "sync_standalone")
         first, second = TrainingPart.OPTIMIZER_AND_GRADIENTS, TrainingPart.PARAMETERS
         await self._timed(f"offload_{first.value}", lambda: executor.offload_training(first))
         await self._timed("wake_weights", lambda: executor.wake([hybrid], MemoryPart.WEIGHTS))
-        await self._sync(hybrid, "sync_hybrid")
+        await self._timed("sync_hybrid", partial(executor.sync_weights, self._version, [hybrid]))
         await self._timed(f"offload_{second.value}", lambda: executor.offload_training(second))
         await self._timed("wake_kv_cache", lambda: executor.wake([hybrid], MemoryPart.KV_CACHE))
         await executor.resume([hybrid])
@@ -281,8 +283,8 @@ class Prober:
         return min((await self._executor.sleep([hybrid])).values())
 
     async def _sync(self, replica: str, name: str) -> None:
-        version = next(self._versions)
-        await self._timed(name, lambda: self._executor.sync_weights(version, [replica]))
+        self._version += 1
+        await self._timed(name, partial(self._executor.sync_weights, self._version, [replica]))
 
     async def _timed(self, name: str, verb: Callable[[], Awaitable[object]]) -> None:
         began_s = asyncio.get_running_loop().time()
