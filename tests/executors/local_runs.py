@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar, cast
@@ -23,7 +23,7 @@ from swingshift.executors.local.options import LocalOptions
 from swingshift.executors.rl.text_task import TextTask
 from swingshift.executors.runtime.run import RunReport, TrainingRun
 from swingshift.sdk.config import RunConfig
-from swingshift.sdk.events import Event
+from swingshift.sdk.events import Event, EventSink
 from swingshift.sdk.executor import ExecutorError, Prompt
 from swingshift.sdk.policy import DynamicSchedulePolicyBase
 from swingshift.sdk.testing import BackDoor, EventLogChecker, ExecutorUnderTest
@@ -130,19 +130,16 @@ async def train_locally(
     config: RunConfig,
     policy: DynamicSchedulePolicyBase | None = None,
     *,
-    executor: LocalExecutor | None = None,
-    task: TextTask | None = None,
+    event_sinks: Sequence[EventSink] = (),
 ) -> LocalRun:
     """Run a whole training, check its event log, and see that nothing of it is left.
 
     Args:
         config: What to run.
         policy: Decides; the configured one by default.
-        executor: Another one than that of `build_local`, not started; comes with its task.
-        task: Of the executor.
+        event_sinks: Get every event too.
     """
-    if executor is None or task is None:
-        executor, task = build_local(config)
+    executor, task = build_local(config)
     sink, checker, payloads = ListSink(), EventLogChecker(), -1
     seen = _Processes(executor)
     directory = executor._scratch.path
@@ -157,7 +154,7 @@ async def train_locally(
         task,
         policy or build_configured_policy(config),
         strict_policy=True,
-        event_sinks=(sink, checker, seen),
+        event_sinks=(sink, checker, seen, *event_sinks),
         before_stop=count_payloads,
     )
     report = await run.run()

@@ -14,16 +14,18 @@ from swingshift.executors.app.assembly import (
     configured_executor,
     execute,
     executor_adapter,
+    explain_deadline,
     find_policy,
 )
 from swingshift.executors.app.configuration import load_config, read_mapping
+from swingshift.executors.runtime.deadlines import UnexpectedDeadlineError
 from swingshift.executors.runtime.run import RunOutcome
 from swingshift.executors.simulated.adapter import SimulatedAdapter
 from swingshift.executors.simulated.costs.hardware import H20
 from swingshift.executors.simulated.costs.model import QWEN3_5_35B_A3B
 from swingshift.executors.simulated.options import SimulatedOptions
 from swingshift.policies.default import DefaultDynamicSchedulePolicy
-from swingshift.sdk.config import RunConfig
+from swingshift.sdk.config import RunConfig, RuntimeConfig
 from swingshift.sdk.errors import ConfigError, PolicyError, UnknownNameError, UserError
 from swingshift.sdk.events import Event, RunStarted
 
@@ -261,3 +263,13 @@ def test_executor_options_are_checked() -> None:
     given = config("executor.modl=3")
     (line,) = refusal(ConfigError, lambda: execute(given))
     assert line.startswith("executor.modl: unknown key (value 3); did you mean 'model'? allowed: m")
+
+
+def test_a_deadline_is_explained_by_its_seconds_and_not_by_its_words() -> None:
+    """Every key with that value is named; where none has it, the line says what took too long."""
+    deadlines = RuntimeConfig(sync_deadline_s=5.0, request_deadline_s=5.0)
+    error = UnexpectedDeadlineError("a replica named within 600 s", 5.0)
+    assert explain_deadline(error, deadlines) == (
+        f"{error}; raise runtime.sync_deadline_s or runtime.request_deadline_s"
+    )
+    assert explain_deadline(error, RuntimeConfig()) == str(error)

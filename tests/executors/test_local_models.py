@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.executors.local_training import CPU, SMALL_MODEL, VOCABULARY, build_small
 
-from swingshift.executors.local.models import build_model
+from swingshift.executors.local.models import build_model, expect_context
 from swingshift.executors.rl.options import ModelOptions
 from swingshift.sdk.errors import ConfigError
 
@@ -174,3 +174,12 @@ def test_a_model_that_knows_too_few_tokens_is_refused(directory: Path) -> None:
     told = refusal(ModelOptions(path=str(directory)), vocab_size=VOCABULARY + 1)
 
     assert told.startswith("executor.model: it knows 11 tokens, the tokenizer has 12")
+
+
+def test_a_context_that_the_model_does_not_know_is_refused() -> None:
+    """Before anything is generated, with both keys and the way out."""
+    options = ModelOptions(config={**SMALL_MODEL.config, "max_position_embeddings": 32})
+    model = build_model(options, vocab_size=VOCABULARY, seed=0, device=CPU)
+    expect_context(model, 32)
+    with pytest.raises(ConfigError, match=r"allow 33 tokens together.*knows 32 positions"):
+        expect_context(model, 33)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.executors.local_training import (
     PAD,
+    SMALL_MODEL,
     VOCABULARY,
     batch,
     build_engine,
@@ -27,7 +28,7 @@ from torch import Tensor
 from swingshift.executors.local.training import OffloadedError, TrainingEngine
 from swingshift.executors.local.weights import digest
 from swingshift.executors.rl.batches import TrainingSequence
-from swingshift.executors.rl.options import LearningOptions
+from swingshift.executors.rl.options import LearningOptions, ModelOptions
 from swingshift.sdk.executor import TrainingPart
 
 LEARNING = LearningOptions(learning_rate=1e-2, max_grad_norm=1e6, temperature=0.8)
@@ -427,6 +428,22 @@ def test_training_goes_on_after_offloading_as_if_it_had_not_been(
     assert digest(moved.weights()) == digest(stayed.weights())
     for group, tensors in stayed._beside.items():
         assert digest(moved._beside[group]) == digest(tensors), group
+
+
+def test_tied_weights_are_held_and_moved_once(tmp_path: Path) -> None:
+    """Their memory is counted once, and they are still one after it was away."""
+    tied = ModelOptions(config={**SMALL_MODEL.config, "tie_word_embeddings": True})
+    engine, stayed = (build_engine(tmp_path, LEARNING, model=tied) for _ in range(2))
+    embeddings = VOCABULARY * 16 * 4
+    free = build_engine(tmp_path, LEARNING).state_bytes(TrainingPart.PARAMETERS)
+    engine.offload(TrainingPart.PARAMETERS)
+    engine.reload(TrainingPart.PARAMETERS)
+    for each in (engine, stayed):
+        each.fit(drawn_batch())
+
+    assert engine.state_bytes(TrainingPart.PARAMETERS) == free - embeddings
+    assert "lm_head.weight" not in engine.weights()
+    assert digest(engine.weights()) == digest(stayed.weights())
 
 
 @pytest.mark.parametrize("part", TrainingPart)

@@ -52,8 +52,9 @@ def test_on_modelled_time_an_expired_step_is_a_fault() -> None:
         async with Deadlines(expiry_is_fault=True).step("step", 10.0):
             await hang()
 
-    with pytest.raises(UnexpectedDeadlineError, match="no fault was injected"):
+    with pytest.raises(UnexpectedDeadlineError, match="no fault was injected") as raised:
         run_virtual(main())
+    assert (raised.value.what, raised.value.seconds) == ("step", 10.0)
     assert not issubclass(UnexpectedDeadlineError, DeadlineExpiredError)
 
 

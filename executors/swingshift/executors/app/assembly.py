@@ -121,7 +121,7 @@ def explain_deadline(error: UnexpectedDeadlineError, deadlines: RuntimeConfig) -
     keys = [
         f"runtime.{name}"
         for name, value in attrs.asdict(deadlines).items()
-        if name.endswith("_deadline_s") and f"within {value:g} s" in str(error)
+        if name.endswith("_deadline_s") and value == error.seconds
     ]
     return f"{error}; raise {' or '.join(keys)}" if keys else str(error)
 

@@ -41,8 +41,8 @@ class LocalAdapter:
         responses = config.actor_rollout_ref.rollout.n
         if responses < 2 and not options.learning.critic:
             raise ConfigError(
-                f"actor_rollout_ref.rollout.n: {responses} leaves a response nothing to be compared "
-                "with, and nothing would be learned; expected at least 2, or "
+                f"actor_rollout_ref.rollout.n: {responses} leaves a response nothing to be "
+                "compared with, and nothing would be learned; expected at least 2, or "
                 "executor.learning.critic=true"
             )
         scratch = Scratch()

@@ -57,6 +57,21 @@ def build_model(
     return cast("PreTrainedModel", cast("Any", model).train(False).to(device))
 
 
+def expect_context(model: PreTrainedModel, tokens: int) -> None:
+    """Refuse a model that knows fewer positions than a prompt and its response may take.
+
+    Raises:
+        ConfigError: It does; the keys are named.
+    """
+    known = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if known is not None and known < tokens:
+        raise ConfigError(
+            f"data.max_prompt_length and data.max_response_length allow {tokens} tokens together, "
+            f"and the model knows {known} positions; lower them, or raise "
+            "executor.model.config.max_position_embeddings of a new model"
+        )
+
+
 def _new(
     type_: str, changes: Mapping[str, object], vocab_size: int, seed: int, dtype: torch.dtype
 ) -> PreTrainedModel:

@@ -15,9 +15,7 @@ from swingshift.sdk.validators import (
 )
 
 _DEVICES = ("cpu", "cuda")
-_DTYPES = ("float32", "bfloat16")
 _DEVICE: Validator[str] = Validator("cpu or cuda", lambda value: value in _DEVICES)
-_DTYPE: Validator[str] = Validator("float32 or bfloat16", lambda value: value in _DTYPES)
 
 
 @attrs.frozen(kw_only=True)
@@ -32,7 +30,6 @@ class LocalOptions:
         task: Prompts and rewards.
         learning: The arithmetic of training.
         device: ``cpu``: a device is one core; ``cuda``: a device is one GPU.
-        dtype: Of weights and activations. Optimizer state has the same.
         share_devices: Allow more devices than there are cores or GPUs; they then take turns.
         device_memory_gib: Memory of one CPU device, in GiB, of which the measured memory of its
             processes is taken; null divides the machine's memory by the devices.
@@ -45,7 +42,6 @@ class LocalOptions:
     task: TaskOptions
     learning: LearningOptions = attrs.field(factory=LearningOptions)
     device: str = attrs.field(default="cpu", validator=_DEVICE)
-    dtype: str = attrs.field(default="float32", validator=_DTYPE)
     share_devices: bool = attrs.field(default=False, validator=boolean())
     device_memory_gib: float | None = attrs.field(
         default=None, converter=to_optional_float, validator=optional(finite(gt=0.0))

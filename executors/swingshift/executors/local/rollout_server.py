@@ -19,7 +19,7 @@ from safetensors import safe_open
 from swingshift.executors.local.channel import Message
 from swingshift.executors.local.generator import Answer, Ask, Generator
 from swingshift.executors.local.memory import give_back
-from swingshift.executors.local.models import build_model
+from swingshift.executors.local.models import build_model, expect_context
 from swingshift.executors.local.store import PayloadStore, Records, generated, observed
 from swingshift.executors.local.weights import digest, without_ties
 from swingshift.executors.local.worker import Mailbox, Refusal
@@ -38,8 +38,8 @@ class RolloutServer:
 
         Args:
             setting: ``store``, ``model``, ``vocab_size``, ``eos_token_id``, ``temperature``,
-                ``max_running``, ``seed``, ``draws_seed``, ``ignore_eos``, ``device``, ``dtype`` and
-                ``asleep``.
+                ``max_running``, ``seed``, ``draws_seed``, ``ignore_eos``,
+                ``context_tokens``, ``device`` and ``asleep``.
             mailbox: Takes the answers.
         """
         self._mailbox = mailbox
@@ -49,9 +49,8 @@ class RolloutServer:
             vocab_size=cast("int", setting["vocab_size"]),
             seed=cast("int", setting["seed"]),
             device=torch.device(str(setting["device"])),
-            dtype=getattr(torch, str(setting["dtype"])),
         )
-        self._model.train(False)
+        expect_context(self._model, cast("int", setting["context_tokens"]))
         self._generator = Generator(
             self._model,
             eos_token_id=cast("int", setting["eos_token_id"]),

@@ -67,7 +67,7 @@ def _common(
         "cores": list(device.cores),
         "environment": dict(device.environment),
         "device": device.torch_name,
-        "dtype": options.dtype,
+        "context_tokens": config.data.max_prompt_length + config.data.max_response_length,
         "store": str(scratch.payloads),
         "model": attrs.asdict(options.model),
         "vocab_size": tokenizer.vocab_size,

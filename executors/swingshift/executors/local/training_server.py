@@ -29,7 +29,7 @@ class TrainingServer:
 
         Args:
             setting: ``rank``, ``world``, ``rendezvous``, ``store``, ``scratch``, ``model``,
-                ``learning``, ``vocab_size``, ``pad_token_id``, ``seed``, ``device``, ``dtype`` and
+                ``learning``, ``vocab_size``, ``pad_token_id``, ``seed``, ``device`` and
                 ``optimizer_steps``.
             mailbox: Takes the answers.
         """
@@ -55,7 +55,6 @@ class TrainingServer:
             pad_token_id=cast("int", setting["pad_token_id"]),
             seed=cast("int", setting["seed"]),
             device=device,
-            dtype=getattr(torch, str(setting["dtype"])),
             rank=self._rank,
             world=world,
             optimizer_steps=cast("int", setting["optimizer_steps"]),

@@ -18,7 +18,21 @@ class DeadlineExpiredError(SwingshiftError):
 
 
 class UnexpectedDeadlineError(SwingshiftError):
-    """A deadline expired where no fault was injected: a wait that nothing would have ended."""
+    """A deadline expired where no fault was injected: a wait that nothing would have ended.
+
+    Attributes:
+        what: Names the step.
+        seconds: What it was given.
+    """
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{_overdue(what, seconds)}, and no fault was injected")
+        self.what = what
+        self.seconds = seconds
+
+
+def _overdue(what: str, seconds: float) -> str:
+    return f"{what} did not end within {seconds:g} s"
 
 
 class Deadlines:
@@ -39,10 +53,9 @@ class Deadlines:
         Raises:
             UnexpectedDeadlineError: Nothing should have made this deadline expire.
         """
-        text = f"{what} did not end within {seconds:g} s"
         if self._expiry_is_fault:
-            raise UnexpectedDeadlineError(f"{text}, and no fault was injected")
-        return DeadlineExpiredError(text)
+            raise UnexpectedDeadlineError(what, seconds)
+        return DeadlineExpiredError(_overdue(what, seconds))
 
     @asynccontextmanager
     async def step(self, what: str, seconds: float) -> AsyncIterator[None]:
