@@ -25,6 +25,7 @@ from tests.executors.local_runs import (
 )
 from tests.executors.support import ScriptedPolicy
 
+from swingshift.executors.local import scratch as scratch_module
 from swingshift.executors.local.executor import LocalExecutor
 from swingshift.executors.local.nursery import Nursery
 from swingshift.executors.local.scratch import Scratch
@@ -213,50 +214,58 @@ def test_the_end_of_the_nursery_ends_the_run_and_not_the_next_one() -> None:
 
 
 DRIVER = """
-import asyncio
+import asyncio, sys
+from pathlib import Path
 from tests.executors.local_runs import build_local, local_config
 from tests.executors.support import ScriptedPolicy
+from swingshift.executors.local import scratch
+from swingshift.executors.local.nursery import NURSERY
 from swingshift.executors.runtime.run import TrainingRun
 
+scratch._SHARED_MEMORY = Path(sys.argv[1])
 config = local_config("rollout.total_rollout_steps=100000")
 executor, task = build_local(config)
 
 class Tell:
     def write(self, sequence, t_s, event):
         if event.kind == "batch_trained" and event.batch == 3:
-            print(executor._scratch.path, *executor.pids().values(), flush=True)
+            pids = (NURSERY.pid, *executor.pids().values())
+            print(executor._scratch.path, *pids, flush=True)
 
 asyncio.run(TrainingRun(config, executor, task, ScriptedPolicy(), event_sinks=[Tell()]).run())
 """
 
 
 @pytest.mark.slow
-def test_a_killed_driver_leaves_no_process_and_the_next_run_sweeps_up() -> None:
+def test_a_killed_driver_leaves_no_process_and_the_next_run_sweeps_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Nobody is there to end the workers: they end because it is gone."""
+    # a directory that no other run on this machine sweeps
+    monkeypatch.setattr(scratch_module, "_SHARED_MEMORY", tmp_path)
     with subprocess.Popen(
-        [sys.executable, "-c", DRIVER], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as driver:
         try:
             assert driver.stdout is not None
             told = driver.stdout.readline().split()
-            nursery = _parent(int(told[1]))
         finally:
             driver.kill()
         # its output ends when the last process that could write to it has
-        driver.communicate(timeout=DEADLINE_S)
+        _, said = driver.communicate(timeout=DEADLINE_S)
+    assert len(told) == 5, said
     directory, pids = Path(told[0]), [int(pid) for pid in told[1:]]
-    assert len(pids) == 3
 
     async def gone() -> None:
-        await until(lambda: not any(map(is_running, [nursery, *pids])))
+        await until(lambda: not any(map(is_running, pids)))
 
     run_local(gone())
-    assert directory.exists()
-    scratch = Scratch()
-    scratch.create()
-    scratch.remove()
-    assert not directory.exists()
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    assert list(tmp_path.iterdir()) == [directory]
+    following = Scratch()
+    following.create()
+    assert list(tmp_path.iterdir()) == [following.path]
+    following.remove()

@@ -12,29 +12,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.executors.local_runs import TINY_MODEL, is_running, own_nursery, run_local, until
+from tests.executors.local_runs import (
+    build_local,
+    is_running,
+    local_config,
+    own_nursery,
+    run_local,
+    until,
+)
 
+from swingshift.executors.app.structuring import structure_section
+from swingshift.executors.local.channel import Message
+from swingshift.executors.local.devices import find_devices
 from swingshift.executors.local.nursery import NURSERY, Nursery
+from swingshift.executors.local.options import LocalOptions
 from swingshift.executors.local.process import WorkerLostError, WorkerProcess, call_all
+from swingshift.executors.local.scratch import Scratch
+from swingshift.executors.local.settings import rollout_setting, training_setting
 from swingshift.sdk.errors import ConfigError
 from swingshift.sdk.executor import ExecutorError
-
-SETTING = {
-    "role": "rollout",
-    "cores": [],
-    "environment": {},
-    "device": "cpu",
-    "dtype": "float32",
-    "model": {"path": None, "type": "qwen2", "config": dict(TINY_MODEL)},
-    "vocab_size": 12,
-    "seed": 0,
-    "draws_seed": 0,
-    "eos_token_id": 1,
-    "temperature": 1.0,
-    "max_running": 8,
-    "ignore_eos": True,
-    "asleep": False,
-}
 
 Make = Callable[..., WorkerProcess]
 
@@ -42,16 +38,31 @@ Make = Callable[..., WorkerProcess]
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """Return what makes a replica's process; those it lost are in the list ``lost``."""
-    (tmp_path / "payloads").mkdir()
 
     def make_one(
         name: str = "replica", lost: list[WorkerProcess] | None = None, **changes: object
     ) -> WorkerProcess:
-        setting = {**SETTING, "store": str(tmp_path / "payloads"), **changes}
+        setting = {**settings_in(tmp_path)[0], **changes}
         told = [] if lost is None else lost
         return WorkerProcess(name, setting, tmp_path / f"{name}.log", on_lost=told.append)
 
+    (tmp_path / "payloads").mkdir()
     return make_one
+
+
+def settings_in(directory: Path) -> tuple[Message, Message]:
+    """Return the settings of a replica and of a trainer, with a directory as their scratch."""
+    config = local_config("executor.ignore_eos=true")
+    options = structure_section(LocalOptions, config.executor.options, "executor")
+    scratch = Scratch()
+    scratch.path = directory
+    tokenizer = build_local(config)[1].tokenizer
+    (trainer,), (rollout,) = find_devices(config, options)
+    place = config, options, tokenizer, scratch
+    return (
+        rollout_setting(*place, rollout, asleep=False, number=0),
+        training_setting(*place, trainer, rank=0, world=1),
+    )
 
 
 @pytest.fixture
@@ -175,29 +186,13 @@ def test_the_last_words_of_a_worker_are_quoted(make: Make, tmp_path: Path) -> No
 
 async def _load_own_weights(worker: WorkerProcess, directory: Path) -> None:
     """Sync a replica with a trainer's weights, as a run does."""
-    trainer = make_trainer(directory)
+    setting = settings_in(directory)[1]
+    trainer = WorkerProcess("trainer", setting, directory / "trainer.log")
     await trainer.start()
     path = str(directory / "weights.safetensors")
     await trainer.call("export", path=path)
     await worker.call("load", version=0, path=path)
     await trainer.kill()
-
-
-def make_trainer(directory: Path, **changes: object) -> WorkerProcess:
-    setting = {
-        **SETTING,
-        "role": "training",
-        "rank": 0,
-        "world": 1,
-        "rendezvous": str(directory / "rendezvous"),
-        "scratch": str(directory / "offloaded"),
-        "store": str(directory / "payloads"),
-        "learning": {},
-        "pad_token_id": 0,
-        "optimizer_steps": 1,
-        **changes,
-    }
-    return WorkerProcess(f"trainer-{setting['rank']}", setting, directory / "trainer.log")
 
 
 def test_a_model_that_cannot_be_built_is_an_error_of_the_configuration(make: Make) -> None:
@@ -411,7 +406,8 @@ def test_a_nursery_that_cannot_start_is_an_error(
 
 
 def test_without_a_nursery_nothing_is_forked(nursery: Nursery, tmp_path: Path) -> None:
-    """Whoever forgets to warm it up is told."""
+    """Whoever forgets to warm it up is told; closing one that was not started is no matter."""
+    nursery.close()
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(ExecutorError, match="was not started"):
         nursery.fork(theirs, tmp_path / "log")

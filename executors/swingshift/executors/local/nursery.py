@@ -8,6 +8,7 @@ them: the id of a process is its own until its parent has asked how it ended.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -63,6 +64,15 @@ class Nursery:
                 if self._control is not None:
                     self._control.close()
                 self._process, self._control = process, ours
+
+    def close(self) -> None:
+        """End the nursery and its workers; idempotent, and done at the end of this process."""
+        with self._asking:
+            if self._process is not None and self._control is not None:
+                self._control.close()
+                self._process.kill()
+                self._process.wait()
+                self._control = None
 
     def fork(self, connection: socket.socket, log: Path) -> int:
         """Return the process id of a new worker that obeys messages on a connection.
@@ -137,3 +147,4 @@ def _receive(connection: socket.socket) -> Message:
 
 NURSERY = Nursery()
 """The one of this process."""
+atexit.register(NURSERY.close)

@@ -132,8 +132,8 @@ class WorkerProcess:
     async def kill(self) -> None:
         """End the process at once, and return when it has; idempotent, also during `start`."""
         self._is_expected_to_end = True
+        self._end_process()
         if self._writer is not None and self._life is not None:
-            # the end of the connection is the end of the process, see `_live`
             self._writer.transport.abort()
             await asyncio.wait([self._life])
 
@@ -156,20 +156,26 @@ class WorkerProcess:
 
     async def _see_it_end(self) -> None:
         # a worker that closed its end is of no use, whether or not it still runs
-        while self.pid is not None and self._status is None:
-            try:
-                self._status = NURSERY.end(self.pid)
-            except ExecutorError:
-                # the end of the nursery was the end of its workers
-                self._status = -signal.SIGKILL
-            if self._status is None:
-                await asyncio.sleep(_POLL_S)
+        self._end_process()
+        while self.is_alive:
+            await asyncio.sleep(_POLL_S)
+            self._end_process()
         self.progress = _NOTHING
         for answer in list(self._pending.values()):
             if not answer.done():
                 answer.set_exception(WorkerLostError(self._end()))
         if not self._is_expected_to_end:
             self._on_lost(self)
+
+    def _end_process(self) -> None:
+        """Kill the process unless it has ended, and find out how it did once it has."""
+        if self.pid is None or self._status is not None:
+            return
+        try:
+            self._status = NURSERY.end(self.pid)
+        except ExecutorError:
+            # the end of the nursery was the end of its workers
+            self._status = -signal.SIGKILL
 
     def _take(self, message: Message) -> None:
         progress = message.get("progress")
