@@ -83,7 +83,8 @@ async def give_back(executor: LocalExecutor) -> None:
 async def part_of(executor: LocalExecutor, replica: str, wanted: GenerationRequest) -> Generation:
     """Return what a request came to that was aborted under way."""
     answer = asyncio.create_task(executor.generate(replica, wanted))
-    await until(lambda: executor.progress(replica).tokens > wanted.prompt.tokens + 3)
+    # it runs once it has its first token
+    await until(lambda: executor.progress(replica).running > 0)
     await executor.abort(replica, [wanted.request_id])
     part = await answer
     assert part.finish_reason is FinishReason.ABORT
@@ -219,8 +220,9 @@ def test_a_restart_under_way_can_be_ended(way: str) -> None:
             if way == "cancel":
                 restart.cancel()
             await executor.kill([STANDALONE])
-            outcome = (await asyncio.gather(restart, return_exceptions=True))[0]
-            assert isinstance(outcome, ReplicaLostError | asyncio.CancelledError)
+            (outcome,) = await asyncio.gather(restart, return_exceptions=True)
+            # None where it was ready by then
+            assert outcome is None or isinstance(outcome, ReplicaLostError | asyncio.CancelledError)
             await executor.restart([STANDALONE])
             await executor.sync_weights(0, [STANDALONE])
             await executor.generate(STANDALONE, request(task, max_new_tokens=2))

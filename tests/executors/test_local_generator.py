@@ -83,6 +83,7 @@ def finish(generator: Generator) -> dict[int, Answer]:
 
 
 @torch.no_grad()
+@torch.no_grad()
 def plain_log_probs(context: Sequence[int], tokens: Sequence[int], temperature: float) -> Tensor:
     """Return, for each token, the log-probs of all that could stand there, without any cache."""
     logits: Tensor = model()(input_ids=torch.tensor([[*context, *tokens]])).logits[0]
