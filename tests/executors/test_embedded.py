@@ -227,7 +227,7 @@ def test_a_loop_without_asyncio_calls_the_same_two_places() -> None:
             offload_latency_s=0.0,
         ),
     )
-    loop = ForeignLoop(0)
+    loop = ForeignLoop(1)
 
     def make() -> EmbeddedController:
         executor = small_executor(CONFIG, options)
@@ -235,6 +235,7 @@ def test_a_loop_without_asyncio_calls_the_same_two_places() -> None:
 
     with BlockingController(make) as controller:
         controller.at_weight_sync(0)
+        loop.left = 0
         controller.notify()
         wait = controller.before_fit_step(0)
         loop.cycles += 1

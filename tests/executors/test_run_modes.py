@@ -148,3 +148,16 @@ def test_cycles_are_reported_once_and_in_order() -> None:
 
     assert [event.version for event in ran.sink.of(CycleEnded)] == [1, 2, 3, 4, 5, 6]
     assert tuple(event.metrics for event in ran.sink.of(CycleEnded)) == ran.report.cycles
+
+
+@pytest.mark.parametrize("partial_rollout", [True, False])
+def test_a_willing_policy_is_lent_to_in_every_cycle(partial_rollout: bool) -> None:
+    """Also where every response ends before the sync: the sync itself opens the next budget."""
+    config = small_config(prompts=80, training={"partial_rollout": partial_rollout})
+
+    ran = run_training(config, ScriptedPolicy(wait=4))
+
+    lent = [event for event in ran.sink.of(ControllerMoved) if event.after == "hybrid_active"]
+    cycles = len(ran.sink.of(StalenessReset))
+    assert cycles == 11
+    assert len(lent) >= cycles - 2

@@ -384,3 +384,15 @@ def test_state_passes_through() -> None:
 
     assert restored.answers == policy.answers
     assert GuardedPolicy(policy).policy is policy
+
+
+def test_nothing_is_lent_once_production_has_ended() -> None:
+    """Whatever the policy says; a full queue alone is no reason, the sync opens a new budget."""
+    b = bench()
+    full = queued(20, attainable=20)
+    assert b.guard.before_fit_step(0, True).evaluate(full) == 20
+    assert b.guard.should_activate_after_step(1, False, full) is True
+    b.guard.update_after_step(1, full)
+    assert b.guard.before_fit_step(1, True).evaluate(full) == 20
+    assert b.guard.should_activate_after_step(2, False, full, has_ended=True) is False
+    assert b.log()[-1] == ("should_activate_after_step", True, False, "nothing can come")

@@ -175,17 +175,24 @@ class GuardedPolicy:
         return self._reclaim
 
     def should_activate_after_step(
-        self, global_steps: int, is_hybrid_active: bool, ctx: DynamicScheduleContext
+        self,
+        global_steps: int,
+        is_hybrid_active: bool,
+        ctx: DynamicScheduleContext,
+        *,
+        has_ended: bool = False,
     ) -> bool:
         """Return whether to lend at this weight sync.
 
-        Always ``True`` without standalone replicas, always ``False`` when the queue holds already
-        all that can still come.
+        Always ``True`` without standalone replicas, always ``False`` when no sample will come any
+        more. That the queue is as full as this cycle's budget allows is no reason: the sync opens
+        the budget of the next one.
 
         Args:
             global_steps: The parameter version about to be synced.
             is_hybrid_active: Whether hybrid replicas are lent at this moment.
             ctx: A new snapshot.
+            has_ended: Whether production has ended, so that a lent GPU would have nothing to do.
 
         Raises:
             CallOrderError: Asked before any fit step of the cycle, or a second time.
@@ -198,12 +205,10 @@ class GuardedPolicy:
             global_steps,
             ctx,
         )
-        # with everything there is in the queue already, a lent GPU would have nothing to do
-        is_pointless = ctx.telemetry is not None and ctx.attainable_samples == _queued(ctx, None)
-        lends = (reply.value or ctx.only_hybrid) and not is_pointless
+        lends = (reply.value or ctx.only_hybrid) and not has_ended
         if lends:
             self._next |= {"request_rebalance"}
-        rule = "nothing can come" if is_pointless else "only_hybrid"
+        rule = "nothing can come" if has_ended else "only_hybrid"
         self._interviewer.tell(reply.decision(lends, ctx, rule))
         return lends
 

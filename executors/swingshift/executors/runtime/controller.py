@@ -252,7 +252,10 @@ class DynamicResourceController:
             return False
         if self._lends is None:
             context = self._cycle_context = self._snapshot()
-            self._lends = self._policy.should_activate_after_step(version, False, context)
+            has_ended = self._workload.ended() is not None
+            self._lends = self._policy.should_activate_after_step(
+                version, False, context, has_ended=has_ended
+            )
         return self._lends
 
     def end_cycle(self, version: int) -> None:

@@ -187,7 +187,9 @@ class QueueModel:
         self._waits.clear()
         self._budget = max(0, self._full - self._in_flight - self.queued)
         self._submit()
-        lent = self._guard.should_activate_after_step(self._version, False, self.snapshot())
+        lent = self._guard.should_activate_after_step(
+            self._version, False, self.snapshot(), has_ended=self.data_ended
+        )
         if lent:
             self._now_s += _SWITCH_S
             self._switches_s[0] += _SWITCH_S
